@@ -1,0 +1,1 @@
+//! Extents, regions, points and strided rank sets.

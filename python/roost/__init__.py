@@ -1,0 +1,1 @@
+"""Distributed programming in one ordinary Python program."""
