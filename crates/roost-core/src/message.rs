@@ -1,0 +1,126 @@
+//! A message as it lies in a mailbox, and as it is handed to a link.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+use crate::region::{BLOCK_MIN_BYTES, Block, Pool, View};
+use crate::wire::{Entry, Header};
+
+/// One part of a received message.
+pub enum Part {
+    /// A range of the message's own bytes.
+    Inline(Range<usize>),
+    /// Bytes in shared memory.
+    View(View),
+}
+
+/// A received message.
+pub struct Message {
+    /// The fixed part.
+    pub header: Header,
+    /// All inline bytes.
+    pub payload: Box<[u8]>,
+    /// The parts in order.
+    pub parts: Vec<Part>,
+    /// A descriptor that came along.
+    pub fd: Option<OwnedFd>,
+}
+
+impl Message {
+    /// A message without shared memory, of the parts given.
+    #[must_use]
+    pub fn of(header: Header, parts: &[&[u8]]) -> Self {
+        let mut payload = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+        let parts = parts
+            .iter()
+            .map(|part| {
+                let start = payload.len();
+                payload.extend_from_slice(part);
+                Part::Inline(start..payload.len())
+            })
+            .collect();
+        Self { header, payload: payload.into_boxed_slice(), parts, fd: None }
+    }
+
+    /// The bytes of a part; empty when there is no such part.
+    #[must_use]
+    pub fn part(&self, number: usize) -> &[u8] {
+        match self.parts.get(number) {
+            Some(Part::Inline(range)) => self.payload.get(range.clone()).unwrap_or(&[]),
+            Some(Part::View(view)) => view.bytes(),
+            None => &[],
+        }
+    }
+
+    /// Bytes that the message keeps in this process.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.payload.len()
+    }
+}
+
+/// Parts on their way out: big ones already lie in blocks, small ones are borrowed from the caller.
+pub struct Parts<'a> {
+    /// The table.
+    pub entries: Vec<Entry>,
+    /// Inline parts in order.
+    pub inline: Vec<&'a [u8]>,
+    /// Blocks that the table names.
+    pub blocks: Vec<Block>,
+}
+
+/// Bytes copied on one thread; above it two threads share the work.
+const SPLIT_COPY_BYTES: usize = 8 << 20;
+
+fn copy_into(block: &Block, bytes: &[u8]) {
+    let Some(target) = block.map.at(block.offset, bytes.len() as u64) else { return };
+    // SAFETY: the block was just taken from the pool, so nobody else reads or writes it, and it is long
+    // enough; source and target are different mappings.
+    let target = unsafe { std::slice::from_raw_parts_mut(target.as_ptr(), bytes.len()) };
+    if bytes.len() < SPLIT_COPY_BYTES {
+        target.copy_from_slice(bytes);
+        return;
+    }
+    let half = bytes.len() / 2;
+    let (low, high) = target.split_at_mut(half);
+    std::thread::scope(|scope| {
+        scope.spawn(|| high.copy_from_slice(&bytes[half..]));
+        low.copy_from_slice(&bytes[..half]);
+    });
+}
+
+impl<'a> Parts<'a> {
+    /// Places the parts for `receivers` receivers, of which each will give its blocks back.
+    /// A full pool leaves big parts inline.
+    pub fn place(parts: &[&'a [u8]], pool: &Pool, receivers: u32) -> Self {
+        let mut placed = Self {
+            entries: Vec::with_capacity(parts.len()),
+            inline: Vec::with_capacity(parts.len()),
+            blocks: Vec::new(),
+        };
+        for part in parts {
+            if part.len() >= BLOCK_MIN_BYTES
+                && receivers > 0
+                && let Some(block) = pool.take(part.len(), receivers)
+            {
+                copy_into(&block, part);
+                placed.entries.push(Entry::Block {
+                    slab: block.slab,
+                    offset: block.offset,
+                    len: block.len,
+                });
+                placed.blocks.push(block);
+            } else {
+                placed.entries.push(Entry::Inline(part.len() as u64));
+                placed.inline.push(part);
+            }
+        }
+        placed
+    }
+
+    /// Inline bytes in all.
+    #[must_use]
+    pub fn inline_bytes(&self) -> usize {
+        self.inline.iter().map(|part| part.len()).sum()
+    }
+}

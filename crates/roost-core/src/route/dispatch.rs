@@ -1,0 +1,308 @@
+//! What arrives: to mailboxes, to calls, to the broker of links, to the register of deaths.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::Node;
+use crate::id::{ProcId, SYSTEM_BOX};
+use crate::link::Ready;
+use crate::lock;
+use crate::mailbox::{Call, Closed, request_of};
+use crate::message::{Message, Part, Parts};
+use crate::region::{ReleaseSink, View};
+use crate::wire::{CREATES, Entry, Header, Kind, SHARED, Status, URGENT};
+
+/// A message for a mailbox that nobody has opened waits this long: a reference to an actor can overtake
+/// the actor's own creation.
+const LIMBO: Duration = Duration::from_secs(10);
+
+impl Node {
+    pub(super) fn handle(&self, events: &[Ready]) {
+        for event in events {
+            if event.writable {
+                let link = lock(&self.links).get(&event.key).cloned();
+                if let Some(link) = link {
+                    link.flush();
+                }
+            }
+            if event.readable {
+                self.read(event.key);
+            }
+        }
+    }
+
+    pub(super) fn read(&self, key: u64) {
+        let Some(link) = lock(&self.links).get(&key).cloned() else { return };
+        let mut messages = Vec::new();
+        let end = link.receive(&mut messages);
+        for message in messages {
+            self.dispatch(link.peer, message);
+        }
+        if let Err(error) = end {
+            lock(&self.links).remove(&key);
+            link.close();
+            if self.peer(link.peer).lose(&link) {
+                self.lost(link.peer, &error.to_string());
+            }
+        }
+    }
+
+    /// Without its link to the agent a process is on its own; other links wait for the obituary.
+    fn lost(&self, peer: ProcId, why: &str) {
+        if self.agent == Some(peer) {
+            let obituary = Arc::from(format!("lost:{why}").as_bytes());
+            let peers: Vec<_> = lock(&self.peers).keys().copied().filter(|id| *id != self.me).collect();
+            for id in peers {
+                self.bury(id, &obituary);
+            }
+        } else if self.agent.is_none() {
+            // The agent's own Python reaps its children and publishes the obituary.
+            let header = Header { kind: Kind::Obituary, src: peer, ..Header::default() };
+            self.to_system(Message::of(header, &[format!("closed:{why}").as_bytes()]));
+        }
+    }
+
+    fn dispatch(&self, from: ProcId, message: Message) {
+        match message.header.kind {
+            Kind::Cast | Kind::Call | Kind::Cancel => self.deliver(message),
+            Kind::Reply => self.answer(message),
+            Kind::Connect => self.broker(from, message.header.dest),
+            Kind::Link => {
+                if let (true, Some(socket)) = (self.agent == Some(from), message.fd) {
+                    let _ = self.adopt(message.header.src, socket);
+                }
+            }
+            Kind::Obituary => {
+                if self.agent == Some(from) {
+                    self.bury(message.header.src, &Arc::from(message.part(0)));
+                }
+            }
+            Kind::Slab | Kind::Release | Kind::SlabGone => {}
+        }
+    }
+
+    /// Brings a message to its mailbox.
+    fn deliver(&self, message: Message) {
+        let header = message.header;
+        if header.kind == Kind::Cancel {
+            let known = lock(&self.boxes).open.get(&header.dest_box).cloned();
+            if let Some(mailbox) = known {
+                mailbox.cancel(&request_of(&message));
+            }
+            return;
+        }
+        if header.flags & CREATES != 0 {
+            self.open_box(header.arg);
+        }
+        let closed = {
+            let mut boxes = lock(&self.boxes);
+            if let Some(mailbox) = boxes.open.get(&header.dest_box).cloned() {
+                // Under the lock, so that opening a mailbox cannot let a later message pass an early one.
+                mailbox.push(message).err()
+            } else if let Some(closed) = boxes.closed.get(&header.dest_box).cloned() {
+                Some((Box::new(message), closed))
+            } else {
+                let limbo = boxes.limbo.entry(header.dest_box);
+                limbo.or_insert_with(|| (Instant::now(), Vec::new())).1.push(message);
+                None
+            }
+        };
+        if let Some((message, closed)) = closed {
+            self.bounce(&message, &closed);
+        }
+    }
+
+    /// A message that cannot be taken: its caller is told, or it is counted.
+    pub(super) fn bounce(&self, message: &Message, closed: &Closed) {
+        if message.header.kind == Kind::Call {
+            self.refuse(&request_of(message), closed);
+        } else {
+            self.undelivered.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn answer(&self, message: Message) {
+        let header = message.header;
+        let call = {
+            let mut calls = lock(&self.calls);
+            let call = calls.get(&header.call).and_then(std::sync::Weak::upgrade);
+            if call.is_none() {
+                calls.remove(&header.call);
+            }
+            call
+        };
+        if let Some(call) = call
+            && call.answer(header.index, header.status, message)
+        {
+            self.graces.add(&call);
+        }
+    }
+
+    /// Delivers a frame of this process to itself.
+    pub(super) fn deliver_here(&self, header: &Header, placed: &Parts<'_>) {
+        let mut payload = Vec::with_capacity(placed.inline_bytes());
+        let mut inline = placed.inline.iter();
+        let mut blocks = placed.blocks.iter();
+        let mut parts = Vec::with_capacity(placed.entries.len());
+        for entry in &placed.entries {
+            match *entry {
+                Entry::Inline(_) => {
+                    let start = payload.len();
+                    payload.extend_from_slice(inline.next().copied().unwrap_or(&[]));
+                    parts.push(Part::Inline(start..payload.len()));
+                }
+                Entry::Block { slab, offset, len } => {
+                    let Some(block) = blocks.next() else { continue };
+                    let sink: Arc<dyn ReleaseSink> = self.pool.clone();
+                    let shared = header.flags & SHARED != 0;
+                    match View::new(Arc::clone(&block.map), (slab, offset, len), shared, sink) {
+                        Ok(view) => parts.push(Part::View(view)),
+                        Err(_) => {
+                            let start = payload.len();
+                            parts.push(Part::Inline(start..start));
+                        }
+                    }
+                }
+            }
+        }
+        let message =
+            Message { header: *header, payload: payload.into_boxed_slice(), parts, fd: None };
+        self.dispatch(self.me, message);
+    }
+
+    /// Makes a link between two processes of this host.
+    fn broker(&self, one: ProcId, other: ProcId) {
+        if self.agent.is_some() {
+            return;
+        }
+        let none = Parts::place(&[], &self.pool, 0);
+        let (first, second) = (self.peer(one), self.peer(other));
+        let (Some(to_one), Some(to_other)) = (first.link(), second.link()) else {
+            let obituary = second.obituary().unwrap_or_else(|| Arc::from(&b"unknown:"[..]));
+            let header = Header { kind: Kind::Obituary, src: other, dest: one, ..Header::default() };
+            let parts = Parts::place(&[&obituary], &self.pool, 0);
+            let _ = first.send(&header, &parts);
+            return;
+        };
+        if !lock(&self.brokered).entry(one).or_default().insert(other) {
+            return;
+        }
+        lock(&self.brokered).entry(other).or_default().insert(one);
+        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        if let Ok((left, right)) = pair {
+            for (link, peer, socket) in [(to_one, other, left), (to_other, one, right)] {
+                let header = Header { kind: Kind::Link, src: peer, ..Header::default() };
+                link.send(&header, &none, Some(socket));
+            }
+        }
+    }
+
+    /// Links two processes before either asks (the owner of a new process and the process).
+    pub fn introduce(&self, one: ProcId, other: ProcId) {
+        self.broker(one, other);
+    }
+
+    /// The agent says that a process has ended, to all that were linked with it and to `owner`.
+    pub fn publish_obituary(&self, dead: ProcId, owner: ProcId, obituary: &[u8]) {
+        let mut readers = lock(&self.brokered).remove(&dead).unwrap_or_default();
+        readers.insert(owner);
+        let header = Header { kind: Kind::Obituary, src: dead, ..Header::default() };
+        let parts = Parts::place(&[obituary], &self.pool, 0);
+        for reader in readers {
+            if let Some(others) = lock(&self.brokered).get_mut(&reader) {
+                others.remove(&dead);
+            }
+            if let Some(link) = self.peer(reader).link() {
+                link.send(&header, &parts, None);
+            }
+        }
+        self.bury(dead, &Arc::from(obituary));
+    }
+
+    /// A process is gone: what it had sent before still counts, what waits for it ends.
+    fn bury(&self, dead: ProcId, obituary: &Arc<[u8]>) {
+        let peer = self.peer(dead);
+        let link = peer.link();
+        if let Some(link) = link {
+            let mut messages = Vec::new();
+            while link.receive(&mut messages).is_ok() && !messages.is_empty() {
+                for message in messages.drain(..) {
+                    self.dispatch(dead, message);
+                }
+            }
+            for message in messages {
+                self.dispatch(dead, message);
+            }
+        }
+        let (waiting, news) = peer.bury(obituary);
+        if !news {
+            return;
+        }
+        for (_, blocks) in waiting {
+            for block in blocks {
+                self.pool.give_back(block.slab, block.offset, 1);
+            }
+        }
+        let calls: Vec<_> =
+            lock(&self.calls).values().filter_map(std::sync::Weak::upgrade).collect();
+        for call in calls {
+            for (index, proc) in call.target.procs.iter().enumerate() {
+                if *proc == dead && call.is_open(index) {
+                    self.mourn(&call, index as u32, obituary);
+                }
+            }
+        }
+        let header = Header {
+            kind: Kind::Obituary,
+            flags: URGENT,
+            src: dead,
+            dest_box: SYSTEM_BOX,
+            ..Header::default()
+        };
+        self.to_system(Message::of(header, &[obituary]));
+    }
+
+    pub(super) fn mourn(&self, call: &Arc<Call>, index: u32, obituary: &[u8]) {
+        let header = Header { kind: Kind::Reply, status: Status::Dead, index, ..Header::default() };
+        if call.answer(index, Status::Dead, Message::of(header, &[obituary])) {
+            self.graces.add(call);
+        }
+    }
+
+    fn to_system(&self, message: Message) {
+        let system = lock(&self.boxes).open.get(&SYSTEM_BOX).cloned();
+        if let Some(system) = system {
+            let _ = system.push(message);
+        }
+    }
+
+    pub(super) fn expire(&self, now: Instant) {
+        let overdue: Vec<ProcId> = {
+            let peers = lock(&self.peers);
+            let late = peers.values().filter(|peer| peer.overdue().is_some_and(|due| due <= now));
+            late.map(|peer| peer.id).collect()
+        };
+        if self.agent.is_some() {
+            for id in overdue {
+                self.bury(id, &Arc::from(&b"lost:the connection ended and the host agent did not say why"[..]));
+            }
+        }
+        let expired: Vec<Message> = {
+            let mut boxes = lock(&self.boxes);
+            let late: Vec<_> = boxes
+                .limbo
+                .iter()
+                .filter(|(_, (since, _))| now.duration_since(*since) >= LIMBO)
+                .map(|(id, _)| *id)
+                .collect();
+            late.iter().filter_map(|id| boxes.limbo.remove(id)).flat_map(|(_, all)| all).collect()
+        };
+        let closed = Closed { status: Status::Unknown, reason: Arc::from(&b""[..]) };
+        for message in &expired {
+            self.bounce(message, &closed);
+        }
+    }
+}

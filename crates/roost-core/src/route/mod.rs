@@ -1,0 +1,348 @@
+//! The node: one per process. It finds the link for each destination, delivers what arrives, and ends
+//! every wait whose other side is gone.
+
+mod dispatch;
+mod peer;
+mod wait;
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::io::Errno;
+
+pub use peer::Target;
+pub use wait::WaitEnd;
+
+use crate::id::{BoxId, ProcId, SYSTEM_BOX};
+use crate::link::{Link, Poller};
+use crate::lock;
+use crate::mailbox::{Call, Closed, Mailbox, Mode, Request};
+use crate::message::{Message, Parts};
+use crate::region::Pool;
+use crate::wire::{Header, Kind, SHARED, Status};
+
+use crate::mailbox::Graces;
+use peer::Peer;
+
+/// Everything a process knows of others.
+pub struct Node {
+    /// This process.
+    pub me: ProcId,
+    agent: Option<ProcId>,
+    poller: Arc<Poller>,
+    pool: Arc<Pool>,
+    peers: Mutex<FxHashMap<ProcId, Arc<Peer>>>,
+    links: Mutex<FxHashMap<u64, Arc<Link>>>,
+    boxes: Mutex<Boxes>,
+    calls: Mutex<FxHashMap<u64, Weak<Call>>>,
+    graces: Graces,
+    brokered: Mutex<FxHashMap<ProcId, FxHashSet<ProcId>>>,
+    next_id: AtomicU64,
+    last_tick: Mutex<Instant>,
+    undelivered: AtomicU64,
+}
+
+#[derive(Default)]
+struct Boxes {
+    open: FxHashMap<BoxId, Arc<Mailbox>>,
+    closed: FxHashMap<BoxId, Closed>,
+    limbo: FxHashMap<BoxId, (Instant, Vec<Message>)>,
+}
+
+/// Counters and sizes, for tests and dashboards.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NodeStats {
+    /// Live links.
+    pub links: usize,
+    /// Calls that wait for answers.
+    pub calls: usize,
+    /// Open mailboxes.
+    pub mailboxes: usize,
+    /// Messages dropped because nobody was there to take them.
+    pub undelivered: u64,
+    /// Bytes of shared memory reserved for payloads.
+    pub pool_bytes: usize,
+    /// Blocks of it that receivers still use.
+    pub pool_blocks: usize,
+}
+
+impl Node {
+    /// A node named `me`. With an `agent`, links to unknown processes are asked for there; without one
+    /// this node is the agent and makes them.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn new(me: ProcId, agent: Option<ProcId>, pool_limit_bytes: usize) -> Result<Arc<Self>, Errno> {
+        let node = Self {
+            me,
+            agent,
+            poller: Arc::new(Poller::new()?),
+            pool: Arc::new(Pool::new(pool_limit_bytes)),
+            peers: Mutex::default(),
+            links: Mutex::default(),
+            boxes: Mutex::default(),
+            calls: Mutex::default(),
+            graces: Graces::default(),
+            brokered: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            last_tick: Mutex::new(Instant::now()),
+            undelivered: AtomicU64::new(0),
+        };
+        node.open_box(SYSTEM_BOX);
+        Ok(Arc::new(node))
+    }
+
+    /// The poller, for foreign event loops.
+    #[must_use]
+    pub fn poller(&self) -> &Arc<Poller> {
+        &self.poller
+    }
+
+    fn fresh(&self) -> u64 {
+        self.next_id.fetch_add(1, Relaxed)
+    }
+
+    /// Takes a connected socket as the link with `peer`; what waited for it is sent.
+    ///
+    /// # Errors
+    /// Whatever the kernel says.
+    pub fn adopt(&self, peer: ProcId, socket: OwnedFd) -> Result<(), Errno> {
+        let key = self.fresh();
+        let link = Link::new(peer, key, socket, Arc::clone(&self.poller), Arc::clone(&self.pool))?;
+        lock(&self.links).insert(key, Arc::clone(&link));
+        self.peer(peer).connect(link);
+        // The socket may have become readable before the link could be found.
+        self.read(key);
+        Ok(())
+    }
+
+    /// Addresses mailbox `box_id` on each of `procs`.
+    #[must_use]
+    pub fn target(&self, box_id: BoxId, procs: Vec<ProcId>) -> Arc<Target> {
+        let peers = procs.iter().map(|proc| self.peer(*proc)).collect();
+        Arc::new(Target { box_id, procs, peers })
+    }
+
+    /// Opens a mailbox, with what has come for it already.
+    pub fn open_box(&self, id: BoxId) -> Arc<Mailbox> {
+        let mut boxes = lock(&self.boxes);
+        if let Some(known) = boxes.open.get(&id) {
+            return Arc::clone(known);
+        }
+        let mailbox = Arc::new(Mailbox::new(id, Arc::clone(&self.poller)));
+        boxes.open.insert(id, Arc::clone(&mailbox));
+        let early = boxes.limbo.remove(&id).map(|(_, messages)| messages).unwrap_or_default();
+        for message in early {
+            let _ = mailbox.push(message);
+        }
+        mailbox
+    }
+
+    /// A mailbox under a name that nobody has.
+    pub fn open_fresh_box(&self) -> Arc<Mailbox> {
+        self.open_box(self.fresh() << 1 | 1)
+    }
+
+    /// Closes a mailbox for good: what waits, what is being handled and what comes later gets `closed`.
+    pub fn close_box(&self, mailbox: &Mailbox, closed: &Closed) {
+        {
+            let mut boxes = lock(&self.boxes);
+            boxes.open.remove(&mailbox.id);
+            boxes.closed.insert(mailbox.id, closed.clone());
+        }
+        let (waiting, open) = mailbox.close(closed.clone());
+        for request in open {
+            self.refuse(&request, closed);
+        }
+        for message in waiting {
+            self.bounce(&message, closed);
+        }
+    }
+
+    /// Sends to all ranks of the target; nobody answers. False when a rank is known to be gone.
+    pub fn cast(&self, target: &Target, header: Header, parts: &[&[u8]]) -> bool {
+        let header = Header { kind: Kind::Cast, ..header };
+        let placed = self.place(target, parts);
+        let mut reached = true;
+        for index in 0..target.procs.len() {
+            reached &= self.send_to(target, index, header, &placed).is_ok();
+        }
+        reached
+    }
+
+    /// Calls all ranks of the target.
+    pub fn call(&self, target: &Arc<Target>, header: Header, parts: &[&[u8]], mode: Mode) -> Arc<Call> {
+        let id = self.fresh();
+        let call = Arc::new(Call::new(id, Arc::clone(target), mode, Arc::clone(&self.poller)));
+        lock(&self.calls).insert(id, Arc::downgrade(&call));
+        let header = Header { kind: Kind::Call, call: id, ..header };
+        let placed = self.place(target, parts);
+        for index in 0..target.procs.len() {
+            if let Err(obituary) = self.send_to(target, index, header, &placed) {
+                self.mourn(&call, index as u32, &obituary);
+            }
+        }
+        call
+    }
+
+    fn place<'a>(&self, target: &Target, parts: &[&'a [u8]]) -> Parts<'a> {
+        Parts::place(parts, &self.pool, target.procs.len() as u32)
+    }
+
+    fn send_to(
+        &self,
+        target: &Target,
+        index: usize,
+        mut header: Header,
+        placed: &Parts<'_>,
+    ) -> Result<(), Arc<[u8]>> {
+        header.src = self.me;
+        header.dest = target.procs[index];
+        header.dest_box = target.box_id;
+        header.index = index as u32;
+        if target.procs.len() > 1 {
+            header.flags |= SHARED;
+        }
+        let sent = self.post(&target.peers[index], &header, placed);
+        if sent.is_err() {
+            for block in &placed.blocks {
+                self.pool.give_back(block.slab, block.offset, 1);
+            }
+        }
+        sent
+    }
+
+    /// Sends one frame to one process, or says why that process is gone.
+    fn post(&self, peer: &Peer, header: &Header, placed: &Parts<'_>) -> Result<(), Arc<[u8]>> {
+        if peer.id == self.me {
+            self.deliver_here(header, placed);
+            return Ok(());
+        }
+        if peer.send(header, placed)? {
+            self.ask_for_link(peer.id);
+        }
+        Ok(())
+    }
+
+    fn ask_for_link(&self, with: ProcId) {
+        match self.agent {
+            Some(agent) if agent != with => {
+                let header = Header { kind: Kind::Connect, src: self.me, dest: with, ..Header::default() };
+                let none = Parts::place(&[], &self.pool, 0);
+                let _ = self.post(&self.peer(agent), &header, &none);
+            }
+            _ => {}
+        }
+    }
+
+    /// Answers a request, once; later answers are dropped.
+    pub fn reply(&self, mailbox: &Mailbox, request: &Request, status: Status, parts: &[&[u8]]) {
+        if mailbox.settle(request) {
+            self.send_reply(request, status, parts);
+        }
+    }
+
+    fn send_reply(&self, request: &Request, status: Status, parts: &[&[u8]]) {
+        let header = Header {
+            kind: Kind::Reply,
+            status,
+            src: self.me,
+            dest: request.caller,
+            call: request.call,
+            index: request.index,
+            ..Header::default()
+        };
+        let placed = Parts::place(parts, &self.pool, 1);
+        if self.post(&self.peer(request.caller), &header, &placed).is_err() {
+            for block in &placed.blocks {
+                self.pool.give_back(block.slab, block.offset, 1);
+            }
+        }
+    }
+
+    fn refuse(&self, request: &Request, closed: &Closed) {
+        self.send_reply(request, closed.status, &[&closed.reason]);
+    }
+
+    /// The caller no longer wants the answers that have not come.
+    pub fn cancel(&self, call: &Call) {
+        lock(&self.calls).remove(&call.id);
+        let none = Parts::place(&[], &self.pool, 0);
+        for index in call.missing() {
+            let header = Header { kind: Kind::Cancel, call: call.id, ..Header::default() };
+            let _ = self.send_to(&call.target, index as usize, header, &none);
+        }
+    }
+
+    /// The call's owner is gone.
+    pub fn forget_call(&self, id: u64) {
+        lock(&self.calls).remove(&id);
+    }
+
+    /// Whether a send to this target should wait for queues to drain.
+    #[must_use]
+    pub fn is_congested(&self, target: &Target) -> bool {
+        target.peers.iter().any(|peer| peer.link().is_some_and(|link| link.is_congested()))
+    }
+
+    /// Wakes the calling thread when the queues of this target have gone down.
+    pub fn wake_when_drained(&self, target: &Target) {
+        let parker = crate::park::Parker::current();
+        for link in target.peers.iter().filter_map(|peer| peer.link()) {
+            if link.is_congested() {
+                link.wake_when_drained(&parker);
+            }
+        }
+    }
+
+    fn peer(&self, id: ProcId) -> Arc<Peer> {
+        Arc::clone(lock(&self.peers).entry(id).or_insert_with(|| Arc::new(Peer::new(id))))
+    }
+
+    /// Links whose queues are not empty keep the process from ending; true when all is written.
+    #[must_use]
+    pub fn is_flushed(&self) -> bool {
+        lock(&self.links).values().all(|link| link.is_flushed())
+    }
+
+    /// Closes everything: waits end, peers see the end of their links.
+    pub fn shutdown(&self) {
+        self.poller.stop();
+        let links: Vec<_> = lock(&self.links).drain().map(|(_, link)| link).collect();
+        for link in links {
+            link.close();
+        }
+    }
+
+    /// Counters and sizes.
+    #[must_use]
+    pub fn stats(&self) -> NodeStats {
+        let pool = self.pool.stats();
+        NodeStats {
+            links: lock(&self.links).len(),
+            calls: lock(&self.calls).len(),
+            mailboxes: lock(&self.boxes).open.len(),
+            undelivered: self.undelivered.load(Relaxed),
+            pool_bytes: pool.reserved_bytes,
+            pool_blocks: pool.used_blocks,
+        }
+    }
+
+    /// Gives idle shared memory back at once.
+    pub fn trim(&self) {
+        let gone = self.pool.trim_all();
+        self.announce_gone(&gone);
+    }
+
+    fn announce_gone(&self, slabs: &[u64]) {
+        if !slabs.is_empty() {
+            let links: Vec<_> = lock(&self.links).values().cloned().collect();
+            for link in links {
+                link.forget_slabs(slabs);
+            }
+        }
+    }
+}

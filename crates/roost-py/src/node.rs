@@ -1,0 +1,193 @@
+//! The node as Python sees it.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use roost_core::id::ProcId;
+use roost_core::mailbox::Mode;
+use roost_core::route;
+use roost_core::wire::Header;
+
+use crate::mailbox::{Call, Mailbox, Target, deadline, is_big, wait};
+use crate::parts::Outgoing;
+
+/// This process among the others.
+#[pyclass(frozen, module = "roost._core")]
+pub struct Node(Arc<route::Node>);
+
+fn proc(id: (u64, u32)) -> ProcId {
+    ProcId { mesh: id.0, rank: id.1 }
+}
+
+/// Takes over a descriptor that Python has detached from its object.
+fn own(fd: i32) -> PyResult<OwnedFd> {
+    if fd < 0 {
+        return Err(PyValueError::new_err("not a descriptor"));
+    }
+    // SAFETY: the caller hands the descriptor over (`socket.detach()`), nobody else closes it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[pymethods]
+impl Node {
+    /// A node named `me`; `agent` is the process that makes links, none in the agent itself.
+    #[new]
+    #[pyo3(signature = (me, agent, pool_limit_bytes))]
+    fn new(me: (u64, u32), agent: Option<(u64, u32)>, pool_limit_bytes: usize) -> PyResult<Self> {
+        let node = route::Node::new(proc(me), agent.map(proc), pool_limit_bytes)
+            .map_err(std::io::Error::from)?;
+        Ok(Self(node))
+    }
+
+    /// Starts the thread that polls while all others are busy.
+    fn start_backup(&self) -> PyResult<()> {
+        let node = Arc::clone(&self.0);
+        std::thread::Builder::new()
+            .name("roost-backup".into())
+            .stack_size(256 << 10)
+            .spawn(move || node.run_backup())?;
+        Ok(())
+    }
+
+    /// Takes a connected socket over as the link with `peer`.
+    fn adopt(&self, py: Python<'_>, peer: (u64, u32), fd: i32) -> PyResult<()> {
+        let fd = own(fd)?;
+        py.detach(|| self.0.adopt(proc(peer), fd)).map_err(std::io::Error::from)?;
+        Ok(())
+    }
+
+    /// Mailbox `box_id` on each of `procs`.
+    fn target(&self, box_id: u64, procs: Vec<(u64, u32)>) -> Target {
+        Target(self.0.target(box_id, procs.into_iter().map(proc).collect()))
+    }
+
+    /// Opens (or finds) a mailbox.
+    fn open_box(&self, id: u64) -> Mailbox {
+        Mailbox { node: Arc::clone(&self.0), inner: self.0.open_box(id) }
+    }
+
+    /// Opens a mailbox under a new name.
+    fn open_fresh_box(&self) -> Mailbox {
+        Mailbox { node: Arc::clone(&self.0), inner: self.0.open_fresh_box() }
+    }
+
+    /// Sends to all ranks of the target; false when one is known to be gone.
+    #[pyo3(signature = (target, meta, body, buffers=None, flags=0, arg=0, src_box=0, trace=0))]
+    #[expect(clippy::too_many_arguments, reason = "one crossing a message")]
+    fn cast<'py>(
+        &self,
+        py: Python<'py>,
+        target: &Target,
+        meta: Bound<'py, PyBytes>,
+        body: Bound<'py, PyBytes>,
+        buffers: Option<Vec<Bound<'py, PyAny>>>,
+        flags: u8,
+        arg: u64,
+        src_box: u64,
+        trace: u64,
+    ) -> PyResult<bool> {
+        let parts = Outgoing::new(vec![meta, body], buffers)?;
+        let slices = parts.slices();
+        let header = Header { flags, arg, src_box, trace, ..Header::default() };
+        let send = || self.0.cast(&target.0, header, &slices);
+        let reached = if is_big(&slices) { py.detach(send) } else { send() };
+        self.relieve(py, target)?;
+        Ok(reached)
+    }
+
+    /// Calls all ranks of the target.
+    #[pyo3(signature = (target, meta, body, buffers=None, flags=0, arg=0, src_box=0, trace=0, stream=false))]
+    #[expect(clippy::too_many_arguments, reason = "one crossing a message")]
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        target: &Target,
+        meta: Bound<'py, PyBytes>,
+        body: Bound<'py, PyBytes>,
+        buffers: Option<Vec<Bound<'py, PyAny>>>,
+        flags: u8,
+        arg: u64,
+        src_box: u64,
+        trace: u64,
+        stream: bool,
+    ) -> PyResult<Call> {
+        let parts = Outgoing::new(vec![meta, body], buffers)?;
+        let slices = parts.slices();
+        let header = Header { flags, arg, src_box, trace, ..Header::default() };
+        let mode = if stream { Mode::Stream } else { Mode::Whole };
+        let send = || self.0.call(&target.0, header, &slices, mode);
+        let inner = if is_big(&slices) { py.detach(send) } else { send() };
+        self.relieve(py, target)?;
+        Ok(Call { node: Arc::clone(&self.0), inner })
+    }
+
+    /// The descriptor that becomes readable when `poll` has something to do.
+    fn fileno(&self) -> i32 {
+        self.0.poller().fd().as_raw_fd()
+    }
+
+    /// Handles what is there without waiting.
+    fn poll(&self, py: Python<'_>) {
+        py.detach(|| self.0.poll_now());
+    }
+
+    /// Links two processes of this host (agent only).
+    fn introduce(&self, one: (u64, u32), other: (u64, u32)) {
+        self.0.introduce(proc(one), proc(other));
+    }
+
+    /// Tells those concerned why a process has ended (agent only).
+    fn publish_obituary(&self, dead: (u64, u32), owner: (u64, u32), obituary: &[u8]) {
+        self.0.publish_obituary(proc(dead), proc(owner), obituary);
+    }
+
+    /// Waits until all that was sent is written; false when the time is over.
+    fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let end = deadline(Some(timeout))?;
+        while !self.0.is_flushed() {
+            if end.is_some_and(|end| std::time::Instant::now() >= end) {
+                return Ok(false);
+            }
+            let step = deadline(Some(0.002))?;
+            wait(py, &self.0, step, true, || self.0.is_flushed())?;
+        }
+        Ok(true)
+    }
+
+    /// Gives idle shared memory back.
+    fn trim(&self) {
+        self.0.trim();
+    }
+
+    /// Counters and sizes.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.0.stats();
+        let dict = PyDict::new(py);
+        dict.set_item("links", stats.links)?;
+        dict.set_item("calls", stats.calls)?;
+        dict.set_item("mailboxes", stats.mailboxes)?;
+        dict.set_item("undelivered", stats.undelivered)?;
+        dict.set_item("pool_bytes", stats.pool_bytes)?;
+        dict.set_item("pool_blocks", stats.pool_blocks)?;
+        Ok(dict)
+    }
+
+    /// Closes all links and ends the backup thread.
+    fn shutdown(&self, py: Python<'_>) {
+        py.detach(|| self.0.shutdown());
+    }
+}
+
+impl Node {
+    /// Waits while a peer of the target has too much queued.
+    fn relieve(&self, py: Python<'_>, target: &Target) -> PyResult<()> {
+        if self.0.is_congested(&target.0) {
+            self.0.wake_when_drained(&target.0);
+            wait(py, &self.0, None, true, || !self.0.is_congested(&target.0))?;
+        }
+        Ok(())
+    }
+}
