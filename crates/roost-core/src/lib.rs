@@ -7,6 +7,7 @@ pub mod link;
 pub mod mailbox;
 pub mod message;
 pub mod park;
+pub mod proc;
 pub mod region;
 pub mod route;
 pub mod shape;

@@ -99,6 +99,12 @@ impl Request {
         Ok(())
     }
 
+    /// Whether the caller no longer wants the answer.
+    #[getter]
+    fn is_cancelled(&self) -> bool {
+        !self.mailbox.is_open(&self.request)
+    }
+
     /// Identifies the call: the caller's process, and the number of the call there.
     #[getter]
     fn key(&self) -> (u64, u32, u64, u32) {
@@ -220,6 +226,12 @@ impl Target {
     fn __len__(&self) -> usize {
         self.0.procs.len()
     }
+
+    /// Calls to these ranks that wait for an answer.
+    #[getter]
+    fn in_flight(&self) -> usize {
+        self.0.in_flight.load(std::sync::atomic::Ordering::Relaxed)
+    }
 }
 
 /// A call under way.
@@ -278,6 +290,12 @@ impl Call {
                 (answer.index, answer.status as u8, body, buffers).into_pyobject(py)
             })
             .collect()
+    }
+
+    /// Whether an answer that has come is an error.
+    #[getter]
+    fn has_failed(&self) -> bool {
+        self.inner.has_failed()
     }
 
     /// Ranks that have not answered.

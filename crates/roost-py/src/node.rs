@@ -134,6 +134,16 @@ impl Node {
         py.detach(|| self.0.poll_now());
     }
 
+    /// Becomes the leader of the poller, with the seconds that it may wait; none when another thread leads.
+    fn try_lead(&self) -> Option<f64> {
+        self.0.try_lead().map(|timeout| timeout.as_secs_f64())
+    }
+
+    /// Handles what is ready and stops leading.
+    fn lead_once(&self, py: Python<'_>) {
+        py.detach(|| self.0.lead_once());
+    }
+
     /// Links two processes of this host (agent only).
     fn introduce(&self, one: (u64, u32), other: (u64, u32)) {
         self.0.introduce(proc(one), proc(other));

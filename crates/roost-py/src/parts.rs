@@ -85,6 +85,20 @@ pub fn bytes_of<'py>(py: Python<'py>, source: &[u8]) -> PyResult<Bound<'py, PyBy
     Ok(object.cast_into::<PyBytes>()?)
 }
 
+/// A bytes object with a copy of a buffer; large ones are filled through huge pages.
+#[pyfunction]
+pub fn to_bytes<'py>(py: Python<'py>, buffer: PyBuffer<u8>) -> PyResult<Bound<'py, PyBytes>> {
+    if !buffer.is_c_contiguous() {
+        return Err(PyValueError::new_err("the buffer is not contiguous"));
+    }
+    let len = buffer.len_bytes();
+    if len == 0 {
+        return Ok(PyBytes::new(py, b""));
+    }
+    // SAFETY: the exporter keeps the memory in place while `buffer` is held.
+    bytes_of(py, unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), len) })
+}
+
 /// The parts of an outgoing message. Python's buffers stay locked while this lives.
 pub struct Outgoing<'py> {
     first: Vec<Bound<'py, PyBytes>>,

@@ -1,5 +1,6 @@
 //! The caller's side of a call to one rank or many.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -61,6 +62,7 @@ pub struct Call {
 impl Call {
     pub(crate) fn new(id: u64, target: Arc<Target>, mode: Mode, poller: Arc<Poller>) -> Self {
         let size = target.procs.len();
+        target.in_flight.fetch_add(size, Relaxed);
         let state = State {
             answered: vec![false; size],
             arrived: Vec::with_capacity(size),
@@ -78,6 +80,7 @@ impl Call {
             Some(answered) if !*answered => *answered = true,
             _ => return false,
         }
+        self.target.in_flight.fetch_sub(1, Relaxed);
         if state.done {
             return false;
         }
@@ -159,12 +162,24 @@ impl Call {
         state.arrived[start..end].iter_mut().filter_map(Option::take).collect()
     }
 
+    /// Whether an answer that has come is not a value.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        lock(&self.state).failed
+    }
+
     /// Ranks that have not answered.
     #[must_use]
     pub fn missing(&self) -> Vec<u32> {
         let state = lock(&self.state);
         let open = state.answered.iter().enumerate().filter(|(_, answered)| !**answered);
         open.map(|(index, _)| index as u32).collect()
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.target.in_flight.fetch_sub(self.missing().len(), Relaxed);
     }
 }
 

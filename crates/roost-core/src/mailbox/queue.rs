@@ -142,28 +142,25 @@ impl Mailbox {
         taken
     }
 
-    /// Puts messages that were taken and not begun back to the front.
-    pub fn put_back(&self, messages: Vec<Message>) {
-        let mut state = lock(&self.state);
-        for message in messages.into_iter().rev() {
-            state.open.remove(&request_of(&message));
-            state.queue.push_front(message);
-        }
-    }
-
     /// Marks a request as answered; false when it was already.
     pub fn settle(&self, request: &Request) -> bool {
         lock(&self.state).open.remove(request)
     }
 
-    /// Drops a call that has not been taken; true when it was there.
-    pub fn cancel(&self, request: &Request) -> bool {
+    /// Whether a request that was taken still wants its answer.
+    #[must_use]
+    pub fn is_open(&self, request: &Request) -> bool {
+        lock(&self.state).open.contains(request)
+    }
+
+    /// Drops a call that queues, or marks it as unwanted when it was taken.
+    pub fn cancel(&self, request: &Request) {
         let mut state = lock(&self.state);
-        let before = state.queue.len();
-        state.queue.retain(|message| {
-            message.header.kind != Kind::Call || request_of(message) != *request
-        });
-        before != state.queue.len()
+        if !state.open.remove(request) {
+            state.queue.retain(|message| {
+                message.header.kind != Kind::Call || request_of(message) != *request
+            });
+        }
     }
 
     /// Takes nothing more. Returns the messages that waited and the requests that were being handled.

@@ -6,7 +6,7 @@ mod peer;
 mod wait;
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
@@ -123,7 +123,7 @@ impl Node {
     #[must_use]
     pub fn target(&self, box_id: BoxId, procs: Vec<ProcId>) -> Arc<Target> {
         let peers = procs.iter().map(|proc| self.peer(*proc)).collect();
-        Arc::new(Target { box_id, procs, peers })
+        Arc::new(Target { box_id, procs, in_flight: AtomicUsize::new(0), peers })
     }
 
     /// Opens a mailbox, with what has come for it already.

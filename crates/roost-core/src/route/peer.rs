@@ -1,5 +1,6 @@
 //! What a node knows of another process: not linked yet, linked, or gone.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,8 @@ pub struct Target {
     pub box_id: BoxId,
     /// The processes.
     pub procs: Vec<ProcId>,
+    /// Calls that wait for an answer, one for each rank.
+    pub in_flight: AtomicUsize,
     pub(super) peers: Vec<Arc<Peer>>,
 }
 

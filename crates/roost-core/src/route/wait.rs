@@ -107,6 +107,23 @@ impl Node {
         }
     }
 
+    /// Becomes the leader, for a thread that waits in an event loop of its own with the poller's descriptor
+    /// in it. Returns how long it may wait; none when another thread leads.
+    #[must_use]
+    pub fn try_lead(&self) -> Option<Duration> {
+        if !self.poller.try_lead() {
+            return None;
+        }
+        let now = Instant::now();
+        Some(self.next_timer().map_or(TICK, |timer| timer.saturating_duration_since(now)))
+    }
+
+    /// Handles what is ready and stops leading.
+    pub fn lead_once(&self) {
+        self.turn(None, Some(Duration::ZERO));
+        self.poller.leave();
+    }
+
     /// The backup thread's life.
     pub fn run_backup(&self) {
         self.poller.run_backup(|| {

@@ -1,0 +1,98 @@
+"""Actors: spawn them on meshes of processes, call them, and handle their failures as exceptions.
+
+    from roost.actor import Actor, endpoint, this_host
+
+    class Greeter(Actor):
+        @endpoint
+        def greet(self, name: str) -> str:
+            return f"hello {name}"
+
+    procs = this_host().spawn_procs({"gpus": 4})
+    greeters = procs.spawn("greeters", Greeter)
+    print(greeters.greet.call("world").get())
+"""
+
+from roost._shape import Extent, NDSlice, Point, Region, Shape, Slice
+from roost.actor._actor import Actor
+from roost.actor._actor_mesh import ActorMesh
+from roost.actor._bootstrap import BootstrapCommand, default_bootstrap_cmd
+from roost.actor._channel import Channel, Port, PortReceiver
+from roost.actor._client import shutdown_context
+from roost.actor._context import (
+    Context,
+    context,
+    current_actor_name,
+    current_rank,
+    current_size,
+)
+from roost.actor._endpoint import (
+    Endpoint,
+    EndpointProperty,
+    as_endpoint,
+    concurrent_endpoint,
+    endpoint,
+    send,
+)
+from roost.actor._failure import MeshFailure, default_fault_hook
+from roost.actor._future import Future
+from roost.actor._host_mesh import HostMesh, this_host
+from roost.actor._instance import ProcId
+from roost.actor._proc_mesh import ProcMesh, this_proc
+from roost.actor._runtime import get_or_spawn_controller
+from roost.actor._value_mesh import ValueMesh
+from roost.errors import (
+    ActorError,
+    ActorStoppedError,
+    DeadlockError,
+    SerializationError,
+    SpawnError,
+    SupervisionError,
+    UndeliverableError,
+)
+
+unhandled_fault_hook = default_fault_hook
+
+__all__ = [
+    "Actor",
+    "ActorError",
+    "ActorMesh",
+    "ActorStoppedError",
+    "BootstrapCommand",
+    "Channel",
+    "Context",
+    "DeadlockError",
+    "Endpoint",
+    "EndpointProperty",
+    "Extent",
+    "Future",
+    "HostMesh",
+    "MeshFailure",
+    "NDSlice",
+    "Point",
+    "Port",
+    "PortReceiver",
+    "ProcId",
+    "ProcMesh",
+    "Region",
+    "SerializationError",
+    "Shape",
+    "Slice",
+    "SpawnError",
+    "SupervisionError",
+    "UndeliverableError",
+    "ValueMesh",
+    "as_endpoint",
+    "concurrent_endpoint",
+    "context",
+    "current_actor_name",
+    "current_rank",
+    "current_size",
+    "default_bootstrap_cmd",
+    "endpoint",
+    "get_or_spawn_controller",
+    "send",
+    "shutdown_context",
+    "this_host",
+    "this_proc",
+    "unhandled_fault_hook",
+]

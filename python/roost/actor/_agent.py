@@ -1,0 +1,368 @@
+"""The host agent: starts, watches and ends the processes of one host.
+
+It is one thread, so that it may fork: a new process begins with everything imported that it needs. It holds a
+link with each process, makes the links between them, reads what they print (also the last words of one that
+crashes), and says why one has ended. When the program that started it is gone, it kills all and leaves.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from roost import _core
+from roost.actor._reports import host_name
+
+OBITUARY = 7
+_TAIL_BYTES = 4096
+_MOST_READ = 64 << 10
+
+
+class Child:
+    """A process that this agent has started."""
+
+    def __init__(self, pid: int, proc: tuple[int, int], spec: dict[str, Any], pipes: list[int]) -> None:
+        self.pid = pid
+        self.proc = proc
+        self.owner: tuple[int, int] = tuple(spec["owner"])
+        self.log_target = (tuple(spec["root"]), spec["log_box"])
+        self.name: str = spec["name"]
+        self.pipes = pipes
+        self.tail = b""
+        self.stopping: str | None = None
+        self.kill_at: float | None = None
+        self.killed = ""
+
+
+class Agent:
+    """The agent's loop and its children."""
+
+    def __init__(self, me: tuple[int, int], client: tuple[int, int], client_socket: int) -> None:
+        self.me = me
+        self.client = client
+        self.node = _core.Node(me, None, 64 << 20)
+        self.system = self.node.open_box(0)
+        self.children: dict[int, Child] = {}
+        self.by_proc: dict[tuple[int, int], Child] = {}
+        self.pipes: dict[int, tuple[Child, int]] = {}
+        self.poller = select.epoll()
+        self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        self.poller.register(self.wake_read, select.EPOLLIN)
+        self.poller.register(self.node.fileno(), select.EPOLLIN)
+        self.node.adopt(client, client_socket)
+        self.targets: dict[Any, Any] = {}
+
+    def run(self) -> None:
+        """Serves until the client is gone."""
+        while True:
+            for fd, _ in self.poller.poll(self._timeout()):
+                if fd == self.wake_read:
+                    os.read(fd, 4096)
+                elif fd in self.pipes:
+                    self.read_pipe(fd)
+            self.node.poll()
+            for message in self.system.take(256, 0.0):
+                self.handle(message)
+            self.reap()
+            self.kill_late()
+
+    def _timeout(self) -> float:
+        times = [child.kill_at for child in self.children.values() if child.kill_at is not None]
+        return 1.0 if not times else max(0.0, min(1.0, min(times) - time.monotonic()))
+
+    def handle(self, message: Any) -> None:
+        """One request, or the end of a link."""
+        kind, meta, body, buffers, _, source = message
+        sender = (source[0], source[1])
+        if kind == OBITUARY:
+            if sender == self.client:
+                self.leave()
+            return
+        if meta == b"start":
+            self.start(pickle.loads(body, buffers=buffers or ()))
+        elif meta == b"end":
+            self.end(json.loads(bytes(body)))
+        elif meta == b"flushed?":
+            self.drain_pipes()
+            message[4].reply(0, b"")
+
+    # -- starting ---------------------------------------------------------------------------------------
+
+    def start(self, spec: dict[str, Any]) -> None:
+        """Starts the processes of one mesh on this host."""
+        sys.path[:] = spec["path"]
+        for module in spec["preload"]:
+            if module not in sys.modules:
+                try:
+                    importlib.import_module(module)
+                except Exception as error:
+                    print(f"roost: could not preload {module}: {error}", file=sys.stderr)
+        gc.collect()
+        gc.freeze()
+        for number, rank in enumerate(spec["ranks"]):
+            self._start_one(spec, number, rank)
+
+    def _start_one(self, spec: dict[str, Any], number: int, rank: int) -> None:
+        proc = (spec["mesh"], rank)
+        ours, theirs = socket.socketpair()
+        out_read, out_write = os.pipe2(os.O_CLOEXEC)
+        err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        own = {**spec, "number": number}
+        commands = spec["commands"]
+        try:
+            if commands is None:
+                parent = os.getpid()
+                pid = os.fork()
+                if pid == 0:
+                    _become_worker(own, rank, self.me, parent, theirs, out_write, err_write)
+            else:
+                pid = _run_command(own, rank, self.me, commands[number], theirs, out_write, err_write)
+        except OSError as error:
+            told = {"pid": 0, "host": host_name(), "why": f"could not be started: {error}"}
+            self.node.publish_obituary(proc, tuple(spec["owner"]), json.dumps(told).encode())
+            for fd in (out_read, err_read):
+                os.close(fd)
+            return
+        finally:
+            for fd in (out_write, err_write):
+                os.close(fd)
+            theirs.close()
+        child = Child(pid, proc, spec, [out_read, err_read])
+        self.children[pid] = child
+        self.by_proc[proc] = child
+        for which, fd in ((1, out_read), (2, err_read)):
+            os.set_blocking(fd, False)
+            self.pipes[fd] = (child, which)
+            self.poller.register(fd, select.EPOLLIN)
+        if commands is not None:
+            packed = pickle.dumps((_for_command(own), rank, self.me), 5)
+            ours.sendall(len(packed).to_bytes(8, "little") + packed)
+        self.node.adopt(proc, ours.detach())
+        self.node.introduce(child.owner, proc)
+
+    # -- output -----------------------------------------------------------------------------------------
+
+    def read_pipe(self, fd: int) -> bool:
+        """Hands on what a child has printed; false at the end."""
+        child, which = self.pipes[fd]
+        try:
+            data = os.read(fd, _MOST_READ)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close_pipe(fd)
+            return False
+        if which == 2:
+            child.tail = (child.tail + data)[-_TAIL_BYTES:]
+        key = child.log_target
+        target = self.targets.get(key)
+        if target is None:
+            target = self.targets[key] = self.node.target(key[1], [key[0]])
+        meta = json.dumps([which, child.proc[1], child.name, child.pid]).encode()
+        self.node.cast(target, meta, data)
+        return True
+
+    def close_pipe(self, fd: int) -> None:
+        """Forgets a pipe."""
+        child, _ = self.pipes.pop(fd)
+        self.poller.unregister(fd)
+        os.close(fd)
+        child.pipes.remove(fd)
+
+    def drain_pipes(self) -> None:
+        """Hands on everything that has been printed."""
+        for fd in list(self.pipes):
+            while fd in self.pipes and self.read_pipe(fd):
+                pass
+
+    # -- ending -----------------------------------------------------------------------------------------
+
+    def reap(self) -> None:
+        """Says why children have ended."""
+        while self.children:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = self.children.pop(pid, None)
+            if child is not None:
+                self.by_proc.pop(child.proc, None)
+                self._bury(child, status)
+
+    def _bury(self, child: Child, status: int) -> None:
+        try:
+            os.killpg(child.pid, signal.SIGKILL)  # what the process itself has started
+        except (ProcessLookupError, PermissionError):
+            pass
+        for fd in list(child.pipes):
+            while fd in self.pipes and self.read_pipe(fd):
+                pass
+            if fd in self.pipes:
+                self.close_pipe(fd)
+        told: dict[str, Any] = {"pid": child.pid, "host": host_name()}
+        if os.WIFSIGNALED(status):
+            told["signal"] = os.WTERMSIG(status)
+        else:
+            told["exit_code"] = os.WEXITSTATUS(status)
+        told["stderr_tail"] = child.tail.decode(errors="replace")
+        told["why"] = child.killed
+        if child.stopping is not None and (child.killed or told.get("exit_code") == 0):
+            told["expected"] = True
+            told["why"] = child.killed or child.stopping
+        self.node.publish_obituary(child.proc, child.owner, json.dumps(told).encode())
+        for other in list(self.children.values()):
+            if other.owner == child.proc:
+                self._kill(other, "its owner's process has ended")
+
+    def end(self, told: dict[str, Any]) -> None:
+        """The processes of a mesh were asked to end; kills those that have not after a while."""
+        for child in self.children.values():
+            if child.proc[0] == told["mesh"]:
+                child.stopping = told["reason"]
+                child.kill_at = time.monotonic() + told["after_s"]
+
+    def kill_late(self) -> None:
+        """Kills what did not end in time."""
+        now = time.monotonic()
+        for child in list(self.children.values()):
+            if child.kill_at is not None and child.kill_at <= now:
+                child.kill_at = None
+                self._kill(child, f"killed: it did not end in time ({child.stopping})")
+
+    def _kill(self, child: Child, why: str) -> None:
+        child.killed = child.killed or why
+        child.stopping = child.stopping or why
+        for kill in (os.killpg, os.kill):
+            try:
+                kill(child.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+    def leave(self) -> None:
+        """The client is gone: nothing of it stays on this host."""
+        for child in list(self.children.values()):
+            self._kill(child, "the program has ended")
+        for pid in list(self.children):
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                continue
+        os._exit(0)
+
+
+def _become_worker(
+    spec: dict[str, Any],
+    rank: int,
+    agent: tuple[int, int],
+    parent: int,
+    link: socket.socket,
+    out: int,
+    err: int,
+) -> None:
+    """The life of a forked child. Never returns: the agent's stack below it must not go on."""
+    code = 71
+    try:
+        if not _core.detach_process(parent):
+            os._exit(code)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((null, 0), (out, 1), (err, 2)):
+            os.dup2(source, target)
+        fd = link.detach()
+        _core.close_other_fds([fd])
+        enter(spec, rank)
+        from roost.actor._worker import run
+
+        run(spec, rank, agent, fd)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def enter(spec: dict[str, Any], rank: int) -> None:
+    """Makes the calling process what the spec says: environment, path, place, binding, name."""
+    number = spec["number"]
+    os.environ.clear()
+    os.environ.update(spec["env"])
+    if spec["envs"] is not None:
+        os.environ.update(spec["envs"][number])
+    sys.path[:] = spec["path"]
+    if spec["cwd"] is not None:
+        try:
+            os.chdir(spec["cwd"])
+        except OSError:
+            pass
+    if spec["bind"] is not None:
+        from roost.actor._binding import bind
+
+        bind(spec["bind"][number])
+    _core.set_process_name(f"{spec['name']}:{rank}")
+
+
+def _for_command(spec: dict[str, Any]) -> dict[str, Any]:
+    """What a process that was started by a command is told: its environment it has already."""
+    return {**spec, "env": None, "envs": None, "commands": None}
+
+
+def _run_command(
+    spec: dict[str, Any],
+    rank: int,
+    agent: tuple[int, int],
+    command: tuple[Any, ...],
+    link: socket.socket,
+    out: int,
+    err: int,
+) -> int:
+    program, arg0, args, changes, inherits = command
+    environment: dict[str, str] = dict(spec["env"]) if inherits else {}
+    if spec["envs"] is not None:
+        environment.update(spec["envs"][spec["number"]])
+    for name, value in changes.items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
+    environment["ROOST_WORKER_FD"] = "3"
+    environment.setdefault("PYTHONPATH", os.pathsep.join(part for part in spec["path"] if part))
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, out, 1),
+        (os.POSIX_SPAWN_DUP2, err, 2),
+        (os.POSIX_SPAWN_DUP2, link.fileno(), 3),
+    ]
+    words = [arg0 or program, *args]
+    return os.posix_spawnp(program, words, environment, file_actions=actions, setsid=True)
+
+
+def main() -> None:
+    """Entry point: descriptor of the client's link, own name, the client's name."""
+    fd, me, client = int(sys.argv[1]), int(sys.argv[2], 16), int(sys.argv[3], 16)
+    os.set_inheritable(fd, False)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _core.set_process_name("roost-agent")
+    preload()
+    Agent((me, 0), (client, 0), fd).run()
+
+
+def preload() -> None:
+    """Imports what every worker needs, once."""
+    for module in ("_worker", "_runner_sync", "_logs", "_actor_mesh", "_host_mesh", "_calls"):
+        importlib.import_module(f"roost.actor.{module}")

@@ -1,0 +1,186 @@
+"""Calls under way: from the engine's answers to values and errors."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from roost import _core
+from roost.actor._context import _current
+from roost.actor._future import Future, Source
+from roost.actor._serialize import Cell, load
+from roost.errors import ActorError, DeadlockError, SupervisionError, actor_error_group
+
+if TYPE_CHECKING:
+    from roost.actor._endpoint import Endpoint
+
+OK, RAISED, CLOSED, DEAD, UNKNOWN = range(5)
+
+
+def error_of(endpoint: Endpoint[Any, Any] | None, rank: int, status: int, body: Any, buffers: Any) -> Exception:
+    """The exception for an answer that is not a value."""
+    from roost.actor._failure import supervision_error
+    from roost.actor._reports import load_report
+
+    if status == RAISED:
+        return load_report(body, buffers, endpoint, rank)
+    return supervision_error(endpoint, rank, status, bytes(body))
+
+
+class CallSource(Source):
+    """A call to one rank: its answer is the value."""
+
+    __slots__ = ("_call", "_deadline", "_endpoint", "_rank")
+
+    def __init__(self, endpoint: Endpoint[Any, Any], call: Any, rank: int = 0) -> None:
+        self._call = call
+        self._endpoint = endpoint
+        self._rank = rank
+        timeout = endpoint._timeout
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+
+    def wait(self, timeout: float | None, mailbox: Any) -> int:
+        if self._deadline is None:
+            return self._call.wait(self._need, timeout, mailbox)  # type: ignore[no-any-return]
+        left = max(0.0, self._deadline - time.monotonic())
+        if timeout is None or left < timeout:
+            end = self._call.wait(self._need, left, mailbox)
+            if end == _core.TIMED_OUT:
+                self._call.cancel()
+                return _core.READY
+            return end  # type: ignore[no-any-return]
+        return self._call.wait(self._need, timeout, mailbox)  # type: ignore[no-any-return]
+
+    @property
+    def _need(self) -> int:
+        return 1
+
+    def is_ready(self) -> bool:
+        return self._call.is_ready(self._need)  # type: ignore[no-any-return]
+
+    def ring(self, bell: Any, token: int) -> None:
+        self._call.ring(self._need, bell, token)
+        if self._deadline is not None:
+            from roost.actor._timers import at
+
+            at(self._deadline, self._expire)
+
+    def _expire(self) -> None:
+        if not self.is_ready():
+            self._call.cancel()
+
+    def cancel(self) -> bool:
+        self._call.cancel()
+        return True
+
+    def check(self) -> None:
+        context = _current.get()
+        if context is None:
+            return
+        runner = context.actor_instance._runner
+        if runner is not None and runner.is_blocked_by(self._endpoint, self._rank):
+            raise DeadlockError(
+                f"{runner.name} waits for its own endpoint {self._endpoint._full_name}, which it can only "
+                "handle when it has finished this one; call the method directly, or do not wait"
+            )
+
+    def result(self) -> Any:
+        answers = self._call.take(0, 1)
+        if not answers:
+            raise self._missing()
+        _, status, body, buffers = answers[0]
+        if status == OK:
+            return load(body, buffers)
+        raise error_of(self._endpoint, self._rank, status, body, buffers)
+
+    def _missing(self) -> Exception:
+        return TimeoutError(
+            f"{self._endpoint._full_name} did not answer within {self._endpoint._timeout} s; "
+            "the call was cancelled"
+        )
+
+    def has_failed(self) -> bool:
+        """Whether the result, which is there, is an error."""
+        return bool(self._call.has_failed)
+
+
+class MeshCallSource(CallSource):
+    """A call to all ranks of a mesh: a ValueMesh."""
+
+    __slots__ = ()
+
+    @property
+    def _need(self) -> int:
+        return len(self._endpoint._mesh)
+
+    def result(self) -> Any:
+        from roost.actor._value_mesh import ValueMesh
+
+        endpoint = self._endpoint
+        mesh = endpoint._mesh
+        size = len(mesh)
+        cells: list[Any] = [None] * size
+        errors: list[tuple[int, Exception]] = []
+        for rank, status, body, buffers in self._call.take(0, size):
+            if status == OK:
+                cells[rank] = Cell(body, buffers, load)
+            else:
+                errors.append((rank, error_of(endpoint, rank, status, body, buffers)))
+        missing = [rank for rank, cell in enumerate(cells) if cell is None]
+        if endpoint._partial:
+            for rank, error in errors:
+                cells[rank] = _Failed(error)
+            for rank in missing:
+                if cells[rank] is None:
+                    cells[rank] = _Failed(self._missing())
+        elif errors:
+            raise _combine(endpoint, sorted(errors, key=lambda pair: pair[0]))
+        elif missing:
+            raise self._missing()
+        return ValueMesh._from_lazy(mesh.extent, cells)
+
+
+class _Failed:
+    """The place of a failed rank in a partial ValueMesh."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def load(self) -> Exception:
+        return self._error
+
+
+def _combine(endpoint: Endpoint[Any, Any], errors: list[tuple[int, Exception]]) -> Exception:
+    if len(errors) == 1:
+        return errors[0][1]
+    raised = [error for _, error in errors if isinstance(error, ActorError)]
+    if len(raised) < len(errors):
+        # Dead ranks explain the rest: what raised was often waiting for them.
+        dead = [error for _, error in errors if isinstance(error, SupervisionError)]
+        first = dead[0]
+        if len(errors) > 1 and hasattr(first, "add_note"):
+            ranks = ", ".join(str(rank) for rank, _ in errors)
+            first.add_note(f"ranks {ranks} of {endpoint._full_name} failed")
+        return first
+    ranks = ", ".join(str(rank) for rank, _ in errors)
+    message = f"Actor call {endpoint._full_name} failed on {len(errors)} ranks ({ranks})."
+    return actor_error_group(message, list(raised))
+
+
+def call_single(
+    endpoint: Endpoint[Any, Any], target: Any, packed: Any, rank: int = 0
+) -> Future[Any]:
+    """Sends to a target of one rank."""
+    body, buffers = packed
+    call = endpoint._mesh._node.call(target, endpoint._meta(), body, buffers)
+    return Future._of(CallSource(endpoint, call, rank))
+
+
+def call_all(endpoint: Endpoint[Any, Any], packed: Any) -> Future[Any]:
+    """Sends to all ranks of the endpoint's mesh."""
+    body, buffers = packed
+    mesh = endpoint._mesh
+    call = mesh._node.call(mesh._target, endpoint._meta(), body, buffers)
+    return Future._of(MeshCallSource(endpoint, call))

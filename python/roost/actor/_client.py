@@ -1,0 +1,252 @@
+"""The client: the program that the user has started, and the root of all ownership."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from roost.actor._failure import MeshFailure, Obituary, default_fault_hook
+from roost.actor._reports import show_banner
+from roost.actor._runtime import Runtime, default_config, fresh_id, runtime_if_started
+
+if TYPE_CHECKING:
+    from roost.actor._future import Future
+
+
+class RootOwner:
+    """Owns what the program makes outside actors. Failures that nobody handles end here."""
+
+    box = 0
+
+    def __init__(self, here: ClientRuntime) -> None:
+        self._runtime = here
+        self.owned: list[Any] = []
+        self._unseen: list[tuple[float, MeshFailure]] = []
+        self._lock = threading.Condition()
+        self._watch: threading.Thread | None = None
+
+    def describe(self) -> str:
+        """For the actors that the program makes."""
+        return "<root>"
+
+    def post_failure(self, failure: MeshFailure) -> None:
+        """Calls the hook. The default hook waits a little: a program that handles the error of a call to
+        what has failed has handled the failure."""
+        import roost.actor
+
+        hook = roost.actor.unhandled_fault_hook
+        if hook is not default_fault_hook:
+            try:
+                hook(failure)
+            except BaseException as error:
+                self._runtime.end_program(failure, error)
+            return
+        with self._lock:
+            grace = float(self._runtime.config["unhandled_fault_grace_s"])
+            self._unseen.append((time.monotonic() + grace, failure))
+            if self._watch is None:
+                self._watch = threading.Thread(target=self._wait, name="roost-faults", daemon=True)
+                self._watch.start()
+            self._lock.notify()
+
+    def saw(self, mesh: Any, rank: int) -> None:
+        """The program got an error for a rank, so it knows."""
+        with self._lock:
+            base = mesh._region.ranks()[rank]
+            self._unseen = [
+                (due, failure)
+                for due, failure in self._unseen
+                if not _is_about(failure, mesh._procs._uid, base)
+            ]
+
+    def first_unseen(self) -> MeshFailure | None:
+        """A failure that the program does not know of."""
+        with self._lock:
+            return self._unseen[0][1] if self._unseen else None
+
+    def _wait(self) -> None:
+        while True:
+            with self._lock:
+                while not self._unseen or self._unseen[0][0] > time.monotonic():
+                    left = self._unseen[0][0] - time.monotonic() if self._unseen else None
+                    self._lock.wait(left)
+                failure = self._unseen.pop(0)[1]
+            if self._runtime.is_closing:
+                return
+            self._runtime.end_program(failure, None)
+
+
+def _is_about(failure: MeshFailure, uid: int, base: int) -> bool:
+    mesh = failure.mesh
+    procs = getattr(mesh, "_procs", mesh)
+    ranks = mesh._region.ranks()
+    return procs._uid == uid and failure.rank < len(ranks) and ranks[failure.rank] == base
+
+
+class ClientRuntime(Runtime):
+    """The runtime of the program itself."""
+
+    def __init__(self, me: tuple[int, int], agent: tuple[int, int], agent_pid: int) -> None:
+        super().__init__(me, agent, me, name="client", log_box=0, config=default_config())
+        self.agent_pid = agent_pid
+        self.root_owner = RootOwner(self)
+        self.owners[0] = self.root_owner
+        self._bootstrapped.set()
+        self._ended = False
+        self._end_lock = threading.Lock()
+
+    def start(self, agent_socket: int) -> None:
+        """Starts the threads."""
+        from roost.actor._logs import LogReader
+
+        self.node.start_backup()
+        self.node.adopt(self.agent, agent_socket)
+        mailbox = self.node.open_fresh_box()
+        self.log_box = mailbox.id
+        self.logs = LogReader(mailbox, self.config)
+        threading.Thread(target=self.serve, name="roost-runtime", daemon=True).start()
+        atexit.register(self._at_exit)
+
+    def agent_lost(self, obituary: Obituary) -> None:
+        if not self.is_closing and not self._ended:
+            show_banner("roost: the host agent of this program has died; its processes are gone")
+
+    def end_program(self, failure: MeshFailure, error: BaseException | None) -> None:
+        """Nobody has handled a failure: reports it, and ends the program with a non-zero status."""
+        if self.is_closing:
+            return
+        text = "roost: unhandled failure, ending the program\n" + failure.report()
+        if error is not None and not isinstance(error, SystemExit):
+            text += f"\nunhandled_fault_hook raised {type(error).__name__}: {error}"
+        text += "\n(handle it with try/except around the call, __supervise__ in an actor, or "
+        text += "roost.actor.unhandled_fault_hook)"
+        show_banner(text)
+        main = threading.main_thread()
+        if main.ident is not None and main.is_alive():
+            signal.pthread_kill(main.ident, signal.SIGINT)
+            main.join(10.0)
+        if main.is_alive():
+            self.shutdown(1.0)
+            os._exit(1)
+
+    def _at_exit(self) -> None:
+        unseen = self.root_owner.first_unseen()
+        self.shutdown(self.stop_grace_s)
+        if unseen is not None:
+            show_banner("roost: the program ended with an unhandled failure\n" + unseen.report())
+            sys.stdout.flush()
+            os._exit(1)
+
+    def shutdown(self, grace_s: float) -> None:
+        """Stops everything that the program owns, and the host agent."""
+        with self._end_lock:
+            if self._ended:
+                return
+            self._ended = True
+            self._stop_all(grace_s)
+            self.is_closing = True
+            self.node.shutdown()
+            self._reap_agent()
+            self.logs.close()
+
+    def _stop_all(self, grace_s: float) -> None:
+        deadline = time.monotonic() + grace_s + 2
+        local = [owned for owned in self.actors_owned.values() if owned.mesh._procs._uid == self.me[0]]
+        procs = list(self.procs_owned.values())
+        try:
+            futures = [owned.stop("the program has ended") for owned in local]
+            futures += [
+                owned.stop("the program has ended", grace_s)
+                for owned in procs
+                if owned.owner is self.root_owner
+            ]
+            for future in futures:
+                future.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Exception as error:
+            show_banner(f"roost: at the end of the program: {error}")
+        except KeyboardInterrupt:
+            show_banner("roost: interrupted while stopping; killing what is left")
+        from roost.actor._logs import drain
+
+        drain(self, max(0.1, min(2.0, deadline - time.monotonic())))
+
+    def _reap_agent(self) -> None:
+        for _ in range(200):
+            try:
+                pid, _ = os.waitpid(self.agent_pid, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid:
+                return
+            time.sleep(0.01)
+        os.kill(self.agent_pid, signal.SIGKILL)
+        os.waitpid(self.agent_pid, 0)
+
+
+def start_client() -> ClientRuntime:
+    """Starts the host agent as a child process, and the runtime of this program."""
+    ours, theirs = socket.socketpair()
+    me, agent = (fresh_id(), 0), (fresh_id(), 0)
+    theirs.set_inheritable(True)
+    code = "from roost.actor._agent import main; main()"
+    words = [sys.executable, "-c", code, str(theirs.fileno()), f"{agent[0]:x}", f"{me[0]:x}"]
+    environment = dict(os.environ)
+    path = os.pathsep.join(part for part in sys.path if part)
+    environment["PYTHONPATH"] = path
+    environment["ROOST_PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+    sys.stdout.flush()
+    pid = os.posix_spawn(sys.executable, words, environment, setsid=True)
+    theirs.close()
+    runtime = ClientRuntime(me, agent, pid)
+    runtime.start(ours.detach())
+    os.register_at_fork(after_in_child=_forget)
+    return runtime
+
+
+def _forget() -> None:
+    """A child that the user's code forks is no client: it shares no sockets with its parent."""
+    from roost.actor._runtime import set_runtime
+
+    here = runtime_if_started()
+    if isinstance(here, ClientRuntime):
+        atexit.unregister(here._at_exit)
+        _kept.append(here)
+        set_runtime(None)
+
+
+_kept: list[Any] = []
+
+
+def shutdown_context(host_timeout: float | None = None) -> Future[None]:
+    """Stops what the program owns, as at its end. Afterwards nothing of roost works in this process.
+
+    Args:
+        host_timeout: seconds that processes get to end by themselves.
+
+    Raises:
+        ValueError: the timeout is negative.
+    """
+    from roost.actor._future import Future, Promise
+
+    if host_timeout is not None and (host_timeout < 0 or host_timeout != host_timeout):
+        raise ValueError(f"host_timeout is a number of seconds, not {host_timeout!r}")
+    here = runtime_if_started()
+    if not isinstance(here, ClientRuntime):
+        return Future._done()
+    promise = Promise()
+
+    def work() -> None:
+        try:
+            here.shutdown(here.stop_grace_s if host_timeout is None else host_timeout)
+            promise.set()
+        except BaseException as error:
+            promise.set(error=error)
+
+    threading.Thread(target=work, name="roost-shutdown", daemon=True).start()
+    return Future._of(promise)

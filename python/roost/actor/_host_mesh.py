@@ -1,0 +1,223 @@
+"""Meshes of hosts, and the processes that they start."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from typing import TYPE_CHECKING, Any
+
+from roost._shape import Extent, MeshTrait, Region, Slice
+from roost.actor._bootstrap import BootstrapCommand
+from roost.actor._future import Future
+from roost.actor._owned import SYSTEM_BOX, OwnedProcs
+from roost.actor._proc_mesh import ProcMesh
+from roost.actor._serialize import dump
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from roost._shape import Point
+
+_BINDINGS = ("cpunodebind", "membind", "physcpubind", "cpus")
+
+
+class HostMesh(MeshTrait):
+    """Hosts, each with an agent that starts processes there."""
+
+    _region: Region  # type: ignore[assignment, unused-ignore]
+
+    def __init__(
+        self, agents: list[tuple[int, int]], region: Region, *, python: str | None = None
+    ) -> None:
+        self._agents = agents
+        self._region = region
+        self._python = python
+
+    def _with_region(self, region: Region) -> HostMesh:
+        return HostMesh(self._agents, region, python=self._python)
+
+    def spawn_procs(
+        self,
+        per_host: Mapping[str, int] | None = None,
+        bootstrap: Callable[[], object] | Callable[[], Awaitable[object]] | None = None,
+        name: str | None = None,
+        proc_bind: Sequence[Mapping[str, str]] | None = None,
+        bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None = None,
+        env: Mapping[str, str] | Callable[[Point], Mapping[str, str]] | None = None,
+    ) -> ProcMesh:
+        """Starts processes on each host, and returns at once; the first use waits for them.
+
+        Args:
+            per_host: sizes of the dimensions within a host, such as ``{"gpus": 8}``; they come after the
+                dimensions of the hosts. Without it, one process a host.
+            bootstrap: runs in each process before any actor; may be ``async def``. If it raises, the mesh
+                has failed.
+            name: for people.
+            proc_bind: for each process of a host, which processors and memory it is bound to: ``cpus``
+                and ``physcpubind`` (lists such as ``0-3,8``), ``cpunodebind`` and ``membind`` (NUMA nodes).
+            bootstrap_command: the command that starts a process, or a function that makes one of its
+                point; by default a process is forked from the host's warm interpreter.
+            env: variables set in each process, or a function of its point.
+
+        Raises:
+            ValueError: a size below 1, a dimension that the hosts have already, or a ``proc_bind`` of the
+                wrong length.
+        """
+        sizes = dict(per_host or {})
+        overlap = [label for label in sizes if label in self.extent]
+        if overlap:
+            raise ValueError(f"per_host has the dimensions {overlap}, which the hosts have already")
+        for label, size in sizes.items():
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"per_host[{label!r}] is {size!r}; a size is an int of at least 1")
+        if bootstrap is not None and not callable(bootstrap):
+            raise TypeError(f"bootstrap is a function without arguments, not {bootstrap!r}")
+        count = 1
+        for size in sizes.values():
+            count *= size
+        if proc_bind is not None:
+            _check_bindings(proc_bind, count)
+        hosts = self.extent
+        extent = Extent([*hosts.labels, *sizes], [*hosts.sizes, *sizes.values()])
+        region = Region(extent.labels, Slice.new_row_major(extent.sizes))
+        from roost.actor._runtime import runtime
+
+        here = runtime()
+        uid = secrets.randbits(64) | 1
+        shown = name or f"procs-{uid & 0xFFFF:04x}"
+        mesh = ProcMesh(shown, uid, region, HostMesh(self._agents, self._region, python=self._python))
+        owned = OwnedProcs(here.node, mesh, here.current_owner(), [])
+        mesh._owned = owned
+        here.own_procs(owned)
+        for number, base in enumerate(self._region.ranks()):
+            agent = self._agents[base]
+            ranks = list(range(number * count, (number + 1) * count))
+            spec = self._spec(here, uid, shown, ranks, extent, proc_bind, bootstrap_command, env)
+            body, buffers = dump(spec)
+            here.node.cast(here.node.target(SYSTEM_BOX, [agent]), b"start", body, buffers)
+            owned.spawning.append((agent, ranks))
+        body, buffers = dump(bootstrap)
+        system = here.node.target(SYSTEM_BOX, [(uid, rank) for rank in region.ranks()])
+        owned.bootstrap = here.node.call(system, b"bootstrap", body, buffers)
+        here.procs_spawned(mesh)
+        return mesh
+
+    def _spec(
+        self,
+        here: Any,
+        uid: int,
+        name: str,
+        ranks: list[int],
+        extent: Extent,
+        proc_bind: Any,
+        command: Any,
+        env: Any,
+    ) -> dict[str, Any]:
+        commands: list[Any] | None = None
+        if command is None and self._python is not None and self._python != sys.executable:
+            command = BootstrapCommand.default(self._python)
+        if command is not None:
+            made = [command(extent.point(r)) if callable(command) else command for r in ranks]
+            commands = [one.as_tuple() for one in made]
+        envs = None
+        if env is not None:
+            envs = [dict(env(extent.point(r)) if callable(env) else env) for r in ranks]
+        return {
+            "mesh": uid,
+            "name": name,
+            "ranks": ranks,
+            "extent": (list(extent.labels), list(extent.sizes)),
+            "owner": here.me,
+            "root": here.root,
+            "log_box": here.log_box,
+            "env": dict(os.environ),
+            "envs": envs,
+            "path": list(sys.path),
+            "cwd": _cwd(),
+            "preload": [module for module in ("numpy", "torch") if module in sys.modules],
+            "bind": None if proc_bind is None else [dict(one) for one in proc_bind],
+            "commands": commands,
+            "config": here.shared_config(),
+        }
+
+    def with_python_executable(self, python_executable: str) -> HostMesh:
+        """The same hosts, where processes run under another interpreter."""
+        return HostMesh(self._agents, self._region, python=python_executable)
+
+    @property
+    def initialized(self) -> Future[bool]:
+        """Done when the hosts can be used."""
+        return Future._done(True)
+
+    def shutdown(self) -> Future[None]:
+        """Ends the hosts' agents and all their processes.
+
+        Raises:
+            RuntimeError: the hosts are not this handle's: a slice, a received handle, or ``this_host()``.
+        """
+        raise RuntimeError("cannot shut down a HostMesh that is a reference instead of owned")
+
+    def stop(self) -> Future[None]:
+        """Ends what this program runs on the hosts; the hosts stay."""
+        from roost.actor._runtime import runtime
+
+        return runtime().stop_on(self._agents)
+
+    async def __aenter__(self) -> HostMesh:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def __repr__(self) -> str:
+        return f"<HostMesh {self.extent!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HostMesh) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> Any:
+        return tuple(self._agents), self._region
+
+    def __reduce__(self) -> Any:
+        return _rebuild_hosts, (self._agents, self._region, self._python)
+
+
+def _rebuild_hosts(agents: list[tuple[int, int]], region: Region, python: str | None) -> HostMesh:
+    return HostMesh(agents, region, python=python)
+
+
+def _cwd() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def _check_bindings(proc_bind: Sequence[Mapping[str, str]], count: int) -> None:
+    if len(proc_bind) != count:
+        raise ValueError(
+            f"proc_bind has {len(proc_bind)} entries; it needs one for each of the {count} processes of a host"
+        )
+    for number, binding in enumerate(proc_bind):
+        unknown = [key for key in binding if key not in _BINDINGS]
+        if unknown:
+            raise ValueError(
+                f"proc_bind[{number}] has {unknown}; the keys are {', '.join(_BINDINGS)}"
+            )
+
+
+def this_host() -> HostMesh:
+    """The host of the caller, as a mesh of one."""
+    from roost.actor._runtime import runtime
+
+    return HostMesh([runtime().agent], Region([], Slice(offset=0, sizes=[], strides=[])))

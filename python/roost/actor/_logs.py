@@ -1,0 +1,182 @@
+"""What workers print, at the controller: prefixed, and identical lines of many ranks folded into one."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roost.actor._client import ClientRuntime
+    from roost.actor._proc_mesh import ProcMesh
+
+_SEPARATOR = b"\x1e"
+
+
+class LogReader:
+    """Reads the lines of all workers in a thread, and writes them to this program's own streams."""
+
+    def __init__(self, mailbox: Any, config: dict[str, Any]) -> None:
+        self.mailbox = mailbox
+        self.options: dict[str, tuple[bool, float | None, int]] = {}
+        self.default = (bool(config["stream_logs"]), float(config["log_window_s"]), 0)
+        self._partial: dict[tuple[int, int, str], bytes] = {}
+        self._held: dict[tuple[str, int, str, str], list[int]] = {}
+        self._due: float | None = None
+        self._lock = threading.Lock()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="roost-logs", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.mailbox.read_by_thread()
+        while not self._closing:
+            left = None if self._due is None else max(0.0, self._due - time.monotonic())
+            messages = self.mailbox.take(256, left, False)
+            with self._lock:
+                for message in messages:
+                    self._take(message)
+                if self._due is not None and time.monotonic() >= self._due:
+                    self._show_held()
+            if not messages and self.mailbox.is_closed:
+                return
+
+    def _take(self, message: Any) -> None:
+        which, rank, name, _ = json.loads(bytes(message[1]))
+        key = (which, rank, name)
+        *lines, rest = (self._partial.get(key, b"") + bytes(message[2])).split(b"\n")
+        self._partial[key] = rest
+        for line in lines:
+            self._line(which, rank, name, line)
+
+    def _line(self, which: int, rank: int, name: str, line: bytes) -> None:
+        actor = name
+        if line.startswith(_SEPARATOR):
+            tag, _, line = line[1:].partition(_SEPARATOR)
+            actor = tag.decode(errors="replace")
+        text = line.decode(errors="replace").rpartition("\r")[2]
+        stream, window, _ = self.options.get(name, self.default)
+        if not stream:
+            return
+        if window is None:
+            self._show(which, actor, [rank], text)
+            return
+        self._held.setdefault((name, which, actor, text), []).append(rank)
+        if self._due is None:
+            self._due = time.monotonic() + window
+
+    def _show_held(self) -> None:
+        self._due = None
+        held, self._held = self._held, {}
+        for (_, which, actor, text), ranks in held.items():
+            self._show(which, actor, ranks, text)
+
+    def _show(self, which: int, actor: str, ranks: list[int], text: str) -> None:
+        stream = sys.stdout if which == 1 else sys.stderr
+        different = sorted(set(ranks))
+        shown = fold_ranks(different)
+        times = "" if len(ranks) == len(different) else f" x{len(ranks)}"
+        many = f" ({len(different)} ranks)" if len(different) > 1 else ""
+        try:
+            stream.write(f"[{actor} {shown}]{times}{many} {text}\n")
+            stream.flush()
+        except Exception:
+            return
+
+    def flush(self) -> None:
+        """Shows everything that has come, also unfinished lines."""
+        with self._lock:
+            for message in self.mailbox.take(1 << 20, 0.0):
+                self._take(message)
+            for (which, rank, name), rest in self._partial.items():
+                if rest:
+                    self._line(which, rank, name, rest)
+            self._partial.clear()
+            self._show_held()
+
+    def close(self) -> None:
+        """Shows the rest and ends the thread."""
+        self._closing = True
+        self.mailbox.close(4, b"")
+        self._thread.join(1.0)
+        self.flush()
+
+
+def fold_ranks(ranks: list[int]) -> str:
+    """Sorted ranks as ``0-3,7``."""
+    parts: list[str] = []
+    start = 0
+    for number in range(1, len(ranks) + 1):
+        if number == len(ranks) or ranks[number] != ranks[number - 1] + 1:
+            first, last = ranks[start], ranks[number - 1]
+            parts.append(str(first) if first == last else f"{first}-{last}")
+            start = number
+    return ",".join(parts)
+
+
+def drain(here: ClientRuntime, timeout: float) -> None:
+    """Waits until the host agent has handed on what its processes have printed."""
+    call = here.node.call(here.node.target(0, [here.agent]), b"flushed?", b"")
+    call.wait(1, timeout)
+    here.logs.flush()
+
+
+async def set_option(mesh: ProcMesh, stream: bool, window: float | None, level: int) -> None:
+    """Sets how the output of a process mesh is shown."""
+    from roost.actor._runtime import runtime
+
+    if not isinstance(level, int) or not 0 <= level <= 255:
+        raise ValueError(f"level is a number from 0 to 255, not {level!r}")
+    if window is not None and window < 0:
+        raise ValueError(f"aggregate_window_sec is a number of seconds, not {window!r}")
+    if window is not None and not stream:
+        raise RuntimeError("aggregate_window_sec needs stream_to_client=True")
+    here: Any = runtime()
+    if hasattr(here, "logs"):
+        here.logs.options[mesh._name] = (stream, window, level)
+
+
+class _TaggedStream:
+    """A worker's stdout or stderr: lines of an actor carry its name."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._at_start = True
+        self._lock = threading.RLock()
+
+    def write(self, text: str) -> int:
+        from roost.actor._context import _current
+
+        context = _current.get()
+        if context is None or not text:
+            with self._lock:
+                self._at_start = text.endswith("\n") if text else self._at_start
+                return int(self._stream.write(text))
+        tag = f"\x1e{context.actor_instance.name}\x1e"
+        with self._lock:
+            out = tag + text if self._at_start else text
+            self._at_start = out.endswith("\n")
+            body = out[:-1] if self._at_start else out
+            self._stream.write(body.replace("\n", "\n" + tag) + ("\n" if self._at_start else ""))
+            if self._at_start:
+                self._stream.flush()
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def install_worker_streams() -> None:
+    """Makes the streams of a new worker line-buffered and tagged."""
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        raw = open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+        tagged: Any = _TaggedStream(raw)
+        setattr(sys, name, tagged)
+        setattr(sys, f"__{name}__", tagged)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)

@@ -1,0 +1,454 @@
+"""The runtime of a process: its node, the actors in it, and the meshes that they own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import secrets
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from roost import _core
+from roost._shape import Extent, Point
+from roost.actor._context import Context, current_runner
+from roost.actor._failure import MeshFailure, Obituary
+from roost.actor._instance import ActorId, Instance, ProcId
+from roost.actor._owned import SYSTEM_BOX, OwnedActors, OwnedProcs
+from roost.actor._reports import dump_report, rebuild, show_banner
+from roost.actor._serialize import dump, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roost.actor._future import Future
+
+OBITUARY = 7
+OK, RAISED, CLOSED = 0, 1, 2
+
+
+class Runtime:
+    """Everything that a process of a roost program holds, from its start to its end."""
+
+    def __init__(
+        self,
+        me: tuple[int, int],
+        agent: tuple[int, int],
+        root: tuple[int, int],
+        *,
+        name: str,
+        log_box: int,
+        config: dict[str, Any],
+    ) -> None:
+        self.me = me
+        self.agent = agent
+        self.root = root
+        self.proc_name = name
+        self.log_box = log_box
+        self.config = config
+        self.node = _core.Node(me, agent, int(config["pool_limit_bytes"]))
+        self.system = self.node.open_box(SYSTEM_BOX)
+        self.runners: dict[int, Any] = {}
+        self.actors_owned: dict[int, OwnedActors] = {}
+        self.procs_owned: dict[int, OwnedProcs] = {}
+        self.owners: dict[int, Any] = {}
+        self.is_closing = False
+        self._controllers: dict[str, Any] = {}
+        self._ports: dict[Any, Any] = {}
+        self._lock = threading.RLock()
+        self._bootstrap_error: BaseException | None = None
+        self._bootstrapped = threading.Event()
+        self.spawn_callbacks: list[Callable[[Any], object]] = []
+        view = Instance(
+            name="client",
+            class_name="client",
+            actor_id=ActorId(ProcId(*me, label=name), 0, "client"),
+            rank=Point(0, Extent([], [])),
+            runner=None,
+            creator=None,
+        )
+        self.client_context = Context(view, Extent([], []), 0)
+
+    @property
+    def stop_grace_s(self) -> float:
+        """Seconds that actors and processes get to end by themselves."""
+        return float(self.config["stop_grace_s"])
+
+    @property
+    def cleanup_timeout_s(self) -> float:
+        """Seconds that ``__cleanup__`` gets."""
+        return float(self.config["cleanup_timeout_s"])
+
+    def shared_config(self) -> dict[str, Any]:
+        """Settings that new processes start with."""
+        return self.config
+
+    # -- what is owned ----------------------------------------------------------------------------------
+
+    def current_owner(self) -> Any:
+        """Who owns what the running code makes."""
+        runner = current_runner()
+        if runner is None:
+            from roost.actor._context import _current
+
+            context = _current.get()
+            runner = None if context is None else context.actor_instance._runner
+        return runner if runner is not None else self.owners[0]
+
+    def own_actors(self, owned: OwnedActors) -> None:
+        """Registers an actor mesh that this process has made."""
+        with self._lock:
+            self.actors_owned[owned.mesh._box] = owned
+        owned.owner.owned.append(owned)
+
+    def own_procs(self, owned: OwnedProcs) -> None:
+        """Registers a process mesh that this process has made."""
+        with self._lock:
+            self.procs_owned[owned.mesh._uid] = owned
+        owned.owner.owned.append(owned)
+
+    def procs_spawned(self, mesh: Any) -> None:
+        """Tells those who asked that processes are being started."""
+        for callback in list(self.spawn_callbacks):
+            callback(mesh)
+
+    def port_target(self, address: Any) -> Any:
+        """The engine's address of a port."""
+        target = self._ports.get(address)
+        if target is None:
+            mesh, rank, box = address
+            if len(self._ports) > 4096:
+                self._ports.clear()
+            target = self._ports[address] = self.node.target(box, [(mesh, rank)])
+        return target
+
+    def stop_on(self, agents: list[Any]) -> Future[None]:
+        """Stops the processes that this process has started on some hosts."""
+        from roost.actor._future import Future, Promise
+
+        waiting = [
+            owned.stop("the hosts were stopped")
+            for owned in list(self.procs_owned.values())
+            if any(agent in agents for agent, _ in owned.spawning)
+        ]
+        promise = Promise()
+
+        def wait() -> None:
+            try:
+                for one in waiting:
+                    one.get()
+                promise.set()
+            except BaseException as error:
+                promise.set(error=error)
+
+        threading.Thread(target=wait, name="roost-stop", daemon=True).start()
+        return Future._of(promise)
+
+    # -- messages to the runtime ------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Handles what comes for the runtime, until the process ends."""
+        self.system.read_by_thread()
+        while not self.is_closing:
+            for message in self.system.take(64, None, False):
+                try:
+                    self.handle(message)
+                except Exception as error:
+                    import traceback
+
+                    show_banner(f"roost: internal error: {error}\n{traceback.format_exc()}")
+
+    def handle(self, message: Any) -> None:
+        """One message to the runtime."""
+        kind, meta, _, _, request, _ = message
+        if kind == OBITUARY:
+            self.bury(message)
+            return
+        verb = bytes(meta)
+        if verb.startswith(b"failed"):
+            self._actor_failed(verb, message)
+            return
+        handler = _HANDLERS.get(verb)
+        if handler is not None:
+            handler(self, message)
+        elif request is not None:
+            request.reply(RAISED, *dump_report(RuntimeError(f"unknown request {verb!r}"), "runtime", {}))
+
+    def bury(self, message: Any) -> None:
+        """A process has ended."""
+        _, meta, _, _, _, source = message
+        dead = (source[0], source[1])
+        if dead == self.agent:
+            self.agent_lost(Obituary(bytes(meta)))
+            return
+        obituary = Obituary(bytes(meta))
+        failures: list[tuple[Any, MeshFailure]] = []
+        with self._lock:
+            procs = self.procs_owned.get(dead[0])
+            actors = list(self.actors_owned.values())
+        for owned in actors:
+            rank = owned.rank_of(dead)
+            if rank is None:
+                continue
+            if obituary.expected or (procs is not None and procs.stopped is not None):
+                continue
+            failure = owned.failure_of(
+                rank,
+                f"is gone: its process {obituary.what()}",
+                host=obituary.host,
+                pid=obituary.pid,
+                exit_code=obituary.exit_code,
+                signal=obituary.signal,
+                stderr_tail=obituary.stderr_tail,
+            )
+            if failure is not None:
+                failures.append((owned.owner, failure))
+        if procs is not None:
+            own = procs.lost(dead[1], obituary)
+            if own is not None and not any(owner is procs.owner for owner, _ in failures):
+                failures.append((procs.owner, own))
+        for owner, failure in failures:
+            owner.post_failure(failure)
+        for runner in list(self.runners.values()):
+            if runner.owner[:2] == dead:
+                runner.stop_self("its owner's process has ended")
+
+    def agent_lost(self, obituary: Obituary) -> None:
+        """The host agent is gone, and with it all processes of the host."""
+        raise NotImplementedError
+
+    def _actor_failed(self, verb: bytes, message: Any) -> None:
+        size = int.from_bytes(verb[6:10], "little")
+        box, rank, _ = pickle.loads(verb[10 : 10 + size])
+        with self._lock:
+            owned = self.actors_owned.get(box)
+        if owned is None:
+            return
+        cause, described = rebuild(message[2], message[3])
+        from roost.errors import ActorError, actor_error
+
+        if not isinstance(cause, ActorError):
+            cause = actor_error(cause, message=f"the actor {owned.name} failed", **described)
+        failure = owned.failure_of(
+            rank,
+            f"has failed: {type(cause).__name__}",
+            cause=cause,
+            host=described["host"],
+            pid=described["pid"],
+        )
+        if failure is not None:
+            owned.owner.post_failure(failure)
+
+    def _spawn(self, message: Any) -> None:
+        _, _, body, buffers, request, source = message
+        rank = source[3]
+        try:
+            spec = load(body, buffers)
+        except BaseException as error:
+            error.add_note("the class or the arguments of an actor could not be loaded in its process")
+            report = dump_report(error, "spawn", {})
+            self.node.open_box(source[5]).close(RAISED, report[0])
+            request.reply(RAISED, *report)
+            return
+        mailbox = self.node.open_box(spec["box"])
+        self._bootstrapped.wait()
+        if self._bootstrap_error is not None:
+            report = dump_report(self._bootstrap_error, "setup.setup", {})
+            mailbox.close(RAISED, report[0])
+            request.reply(RAISED, *report)
+            return
+        from roost.actor._actor import check_class
+
+        if check_class(spec["class"]):
+            from roost.actor._runner_async import AsyncRunner as Chosen
+        else:
+            from roost.actor._runner_sync import SyncRunner as Chosen  # type: ignore[assignment]
+        runner = Chosen(self, mailbox, spec, rank, request)
+        with self._lock:
+            self.runners[runner.box] = runner
+            self.owners[runner.box] = runner
+        runner.start()
+
+    def _bootstrap(self, message: Any) -> None:
+        _, _, body, buffers, request, _ = message
+        try:
+            function = load(body, buffers)
+            if function is not None:
+                made = function()
+                if hasattr(made, "__await__"):
+                    import asyncio
+
+                    async def wait() -> None:
+                        await made
+
+                    asyncio.run(wait())
+            request.reply(OK, b"")
+        except BaseException as error:
+            self._bootstrap_error = error
+            request.reply(RAISED, *dump_report(error, "setup.setup", {}))
+        finally:
+            self._bootstrapped.set()
+
+    def _exit(self, message: Any) -> None:
+        told = json.loads(bytes(message[2]))
+        threading.Thread(
+            target=self._leave, args=(told["reason"], told["grace_s"]), name="roost-exit", daemon=True
+        ).start()
+
+    def _leave(self, reason: str, grace_s: float) -> None:
+        """Stops all actors of this process, then the process."""
+        import time
+
+        deadline = time.monotonic() + grace_s
+        runners = list(self.runners.values())
+        for runner in runners:
+            self.node.cast(runner._me, b"!stop", json.dumps(reason).encode())
+        for runner in runners:
+            runner.ended.wait(max(0.0, deadline - time.monotonic()))
+        self.close_process(0)
+
+    def close_process(self, code: int) -> None:
+        """Ends this process; the client does it otherwise."""
+        raise NotImplementedError
+
+    def forget_runner(self, runner: Any) -> None:
+        """An actor of this process has ended."""
+        with self._lock:
+            self.runners.pop(runner.box, None)
+            self.owners.pop(runner.box, None)
+
+    def _controller(self, message: Any) -> None:
+        _, _, body, buffers, request, _ = message
+        try:
+            name, cls, args, kwargs = load(body, buffers)
+            mesh = self.controller(name, cls, args, kwargs)
+            request.reply(OK, *dump(mesh))
+        except BaseException as error:
+            request.reply(RAISED, *dump_report(error, "controller", {}))
+
+    def controller(self, name: str, cls: type, args: Any, kwargs: Any) -> Any:
+        """The one actor of this name, made on first use."""
+        from roost.actor._proc_mesh import this_proc
+
+        with self._lock:
+            mesh = self._controllers.get(name)
+            if mesh is None:
+                token = _as_client(self)
+                try:
+                    mesh = self._controllers[name] = this_proc().spawn(name, cls, *args, **kwargs)
+                finally:
+                    _restore(token)
+            failed = self.actors_owned[mesh._box].failed
+        if failed:
+            raise ValueError(f"Failure on the controller {name!r}: it has failed")
+        return mesh
+
+
+def _as_client(here: Runtime) -> Any:
+    from roost.actor._context import _current
+
+    return _current.set(here.client_context)
+
+
+def _restore(token: Any) -> None:
+    from roost.actor._context import _current
+
+    _current.reset(token)
+
+
+_HANDLERS: dict[bytes, Callable[[Runtime, Any], None]] = {
+    b"spawn": Runtime._spawn,
+    b"bootstrap": Runtime._bootstrap,
+    b"exit": Runtime._exit,
+    b"controller": Runtime._controller,
+}
+
+_runtime: Runtime | None = None
+_start_lock = threading.RLock()
+
+
+def runtime() -> Runtime:
+    """This process's runtime. In a plain program the first use starts it as the client."""
+    found = _runtime
+    if found is not None:
+        return found
+    with _start_lock:
+        if _runtime is None:
+            from roost.actor._client import start_client
+
+            set_runtime(start_client())
+        assert _runtime is not None
+        return _runtime
+
+
+def runtime_if_started() -> Runtime | None:
+    """This process's runtime, without starting it."""
+    return _runtime
+
+
+def set_runtime(value: Runtime | None) -> None:
+    """Makes a runtime this process's own."""
+    global _runtime
+    _runtime = value
+
+
+def get_or_spawn_controller(name: str, Class: type, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: N803
+    """A singleton actor on the client's host: the same for everyone who asks for this name.
+
+    Args:
+        name: its name.
+        Class: its class; used, with the arguments, by the first who asks.
+
+    Returns:
+        A future of its mesh of one.
+    """
+    from roost.actor._calls import RAISED as raised
+    from roost.actor._future import Future
+    from roost.actor._owned import ControlSource
+    from roost.actor._reports import load_report
+
+    here = runtime()
+    body, buffers = dump((name, Class, args, kwargs))
+    call = here.node.call(here.node.target(SYSTEM_BOX, [here.root]), b"controller", body, buffers)
+
+    def convert(answers: list[Any]) -> Any:
+        _, status, answer, parts = answers[0]
+        if status == raised:
+            raise load_report(answer, parts, None, 0)
+        return load(answer, parts)
+
+    return Future._of(ControlSource(call, 1, convert))
+
+
+def fresh_id() -> int:
+    """A name that nobody else has."""
+    return secrets.randbits(64) | 1
+
+
+def default_config() -> dict[str, Any]:
+    """Settings of a program that sets nothing."""
+    return {
+        "pool_limit_bytes": _memory_limit() // 4,
+        "stop_grace_s": 10.0,
+        "cleanup_timeout_s": 3.0,
+        "unhandled_fault_grace_s": 2.0,
+        "stream_logs": True,
+        "log_window_s": 0.2,
+    }
+
+
+def _memory_limit() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return 4 << 30
+
+
+def is_worker() -> bool:
+    """Whether this process was started by roost."""
+    return _runtime is not None and _runtime.me != _runtime.root
+
+
+if sys.platform != "linux":
+    raise ImportError("roost runs on Linux: it needs epoll, memfd and process descriptors")
