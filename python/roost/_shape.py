@@ -53,12 +53,8 @@ class MeshTrait:
     (`_with_region`). A view is a reference to the same things, made without asking them.
     """
 
-    __slots__ = ()
-
-    @property
-    def _region(self) -> Region:
-        """The base ranks that this mesh holds, under its dimensions."""
-        raise NotImplementedError
+    _region: Region
+    """The base ranks that this mesh holds, under its dimensions."""
 
     def _with_region(self, region: Region) -> Self:
         """The mesh of a region of the same base ranks."""

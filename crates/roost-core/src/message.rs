@@ -104,11 +104,7 @@ impl<'a> Parts<'a> {
                 && let Some(block) = pool.take(part.len(), receivers)
             {
                 copy_into(&block, part);
-                placed.entries.push(Entry::Block {
-                    slab: block.slab,
-                    offset: block.offset,
-                    len: block.len,
-                });
+                placed.entries.push(Entry::Block { slab: block.slab, offset: block.offset, len: block.len });
                 placed.blocks.push(block);
             } else {
                 placed.entries.push(Entry::Inline(part.len() as u64));

@@ -95,7 +95,11 @@ impl Request {
         let parts = Outgoing::new(vec![body], buffers)?;
         let slices = parts.slices();
         let send = || self.node.reply(&self.mailbox, &self.request, status, &slices);
-        if is_big(&slices) { py.detach(send) } else { send() }
+        if is_big(&slices) {
+            py.detach(send)
+        } else {
+            send()
+        }
         Ok(())
     }
 
@@ -188,11 +192,7 @@ impl Mailbox {
 }
 
 impl Mailbox {
-    fn convert<'py>(
-        &self,
-        py: Python<'py>,
-        messages: Vec<Message>,
-    ) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+    fn convert<'py>(&self, py: Python<'py>, messages: Vec<Message>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
         messages.into_iter().map(|message| self.tuple(py, message)).collect()
     }
 
@@ -204,15 +204,12 @@ impl Mailbox {
             Kind::Call => Some(Request {
                 node: Arc::clone(&self.node),
                 mailbox: Arc::clone(&self.inner),
-                request: core::Request {
-                    caller: header.src,
-                    call: header.call,
-                    index: header.index,
-                },
+                request: core::Request { caller: header.src, call: header.call, index: header.index },
             }),
             _ => None,
         };
-        let source = (header.src.mesh, header.src.rank, header.src_box, header.index, header.trace);
+        let source =
+            (header.src.mesh, header.src.rank, header.src_box, header.index, header.trace, header.arg);
         (header.kind as u8, meta, body, buffers, request, source).into_pyobject(py)
     }
 }
@@ -276,12 +273,7 @@ impl Call {
     }
 
     /// Answers `start..stop` in order of arrival, each once: `(rank, status, body, buffers)`.
-    fn take<'py>(
-        &self,
-        py: Python<'py>,
-        start: usize,
-        stop: usize,
-    ) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+    fn take<'py>(&self, py: Python<'py>, start: usize, stop: usize) -> PyResult<Vec<Bound<'py, PyTuple>>> {
         self.inner
             .take(start..stop)
             .into_iter()

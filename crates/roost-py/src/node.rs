@@ -37,8 +37,8 @@ impl Node {
     #[new]
     #[pyo3(signature = (me, agent, pool_limit_bytes))]
     fn new(me: (u64, u32), agent: Option<(u64, u32)>, pool_limit_bytes: usize) -> PyResult<Self> {
-        let node = route::Node::new(proc(me), agent.map(proc), pool_limit_bytes)
-            .map_err(std::io::Error::from)?;
+        let node =
+            route::Node::new(proc(me), agent.map(proc), pool_limit_bytes).map_err(std::io::Error::from)?;
         Ok(Self(node))
     }
 

@@ -29,11 +29,7 @@ impl Buffer {
 
     /// # Safety
     /// Called by CPython's buffer protocol with a view to fill.
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
         let (pointer, len) = (this.0.pointer().as_ptr(), this.0.bytes().len());
         // SAFETY: the memory lives as long as the object, which the filled view keeps alive.
@@ -60,8 +56,8 @@ pub fn bytes_of<'py>(py: Python<'py>, source: &[u8]) -> PyResult<Bound<'py, PyBy
     if source.len() < HUGE_BYTES {
         return Ok(PyBytes::new(py, source));
     }
-    let len = ffi::Py_ssize_t::try_from(source.len())
-        .map_err(|_| PyMemoryError::new_err("payload too large"))?;
+    let len =
+        ffi::Py_ssize_t::try_from(source.len()).map_err(|_| PyMemoryError::new_err("payload too large"))?;
     // SAFETY: a new bytes object of that length, not shared with anybody until it is returned.
     let object = unsafe { ffi::PyBytes_FromStringAndSize(ptr::null::<c_char>(), len) };
     if object.is_null() {
@@ -107,13 +103,9 @@ pub struct Outgoing<'py> {
 
 impl<'py> Outgoing<'py> {
     /// The leading parts, then the buffers (each contiguous, of format `B`).
-    pub fn new(
-        first: Vec<Bound<'py, PyBytes>>,
-        buffers: Option<Vec<Bound<'py, PyAny>>>,
-    ) -> PyResult<Self> {
+    pub fn new(first: Vec<Bound<'py, PyBytes>>, buffers: Option<Vec<Bound<'py, PyAny>>>) -> PyResult<Self> {
         let buffers = buffers.unwrap_or_default();
-        let buffers: Vec<PyBuffer<u8>> =
-            buffers.iter().map(PyBuffer::<u8>::get).collect::<PyResult<_>>()?;
+        let buffers: Vec<PyBuffer<u8>> = buffers.iter().map(PyBuffer::<u8>::get).collect::<PyResult<_>>()?;
         if buffers.iter().any(|buffer| !buffer.is_c_contiguous()) {
             return Err(PyValueError::new_err("a buffer of a message is not contiguous"));
         }

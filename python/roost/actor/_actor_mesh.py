@@ -37,8 +37,6 @@ class ActorMesh(MeshTrait, Generic[A]):
     belongs to whoever spawned it, and ends with that.
     """
 
-    _region: Region  # type: ignore[assignment, unused-ignore]
-
     def __init__(
         self, name: str, cls: type, box: int, proc_mesh: ProcMesh, region: Region, *, owned: Any = None
     ) -> None:

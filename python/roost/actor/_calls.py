@@ -24,6 +24,10 @@ def error_of(endpoint: Endpoint[Any, Any] | None, rank: int, status: int, body: 
 
     if status == RAISED:
         return load_report(body, buffers, endpoint, rank)
+    if endpoint is not None:
+        from roost.actor._runtime import runtime
+
+        runtime().saw_failure(endpoint._mesh, rank)
     return supervision_error(endpoint, rank, status, bytes(body))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import os
 import signal
 import socket
@@ -28,6 +29,7 @@ class RootOwner:
         self._runtime = here
         self.owned: list[Any] = []
         self._unseen: list[tuple[float, MeshFailure]] = []
+        self._seen: collections.deque[tuple[int, int]] = collections.deque(maxlen=1024)
         self._lock = threading.Condition()
         self._watch: threading.Thread | None = None
 
@@ -48,6 +50,8 @@ class RootOwner:
                 self._runtime.end_program(failure, error)
             return
         with self._lock:
+            if any(_is_about(failure, uid, base) for uid, base in self._seen):
+                return
             grace = float(self._runtime.config["unhandled_fault_grace_s"])
             self._unseen.append((time.monotonic() + grace, failure))
             if self._watch is None:
@@ -59,6 +63,7 @@ class RootOwner:
         """The program got an error for a rank, so it knows."""
         with self._lock:
             base = mesh._region.ranks()[rank]
+            self._seen.append((mesh._procs._uid, base))
             self._unseen = [
                 (due, failure)
                 for due, failure in self._unseen
@@ -112,6 +117,9 @@ class ClientRuntime(Runtime):
         self.logs = LogReader(mailbox, self.config)
         threading.Thread(target=self.serve, name="roost-runtime", daemon=True).start()
         atexit.register(self._at_exit)
+
+    def saw_failure(self, mesh: Any, rank: int) -> None:
+        self.root_owner.saw(mesh, rank)
 
     def agent_lost(self, obituary: Obituary) -> None:
         if not self.is_closing and not self._ended:

@@ -26,8 +26,6 @@ _BINDINGS = ("cpunodebind", "membind", "physcpubind", "cpus")
 class HostMesh(MeshTrait):
     """Hosts, each with an agent that starts processes there."""
 
-    _region: Region  # type: ignore[assignment, unused-ignore]
-
     def __init__(
         self, agents: list[tuple[int, int]], region: Region, *, python: str | None = None
     ) -> None:

@@ -25,8 +25,6 @@ _CREATES = 2
 class ProcMesh(MeshTrait):
     """Processes on the hosts of a mesh. Made by :meth:`HostMesh.spawn_procs`; ends with its owner."""
 
-    _region: Region  # type: ignore[assignment, unused-ignore]
-
     def __init__(
         self, name: str, uid: int, region: Region, hosts: HostMesh | None, *, owned: Any = None
     ) -> None:

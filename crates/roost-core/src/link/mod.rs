@@ -155,14 +155,7 @@ impl Link {
         true
     }
 
-    fn push(
-        &self,
-        out: &mut Out,
-        header: &Header,
-        entries: &[Entry],
-        inline: &[&[u8]],
-        fd: Option<OwnedFd>,
-    ) {
+    fn push(&self, out: &mut Out, header: &Header, entries: &[Entry], inline: &[&[u8]], fd: Option<OwnedFd>) {
         let mut head = std::mem::take(&mut out.scratch);
         head.clear();
         encode(&mut head, header, entries);

@@ -66,12 +66,7 @@ impl Poller {
             is_wanted: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
         };
-        epoll::add(
-            &poller.epoll,
-            &poller.kick,
-            epoll::EventData::new_u64(KICK),
-            epoll::EventFlags::IN,
-        )?;
+        epoll::add(&poller.epoll, &poller.kick, epoll::EventData::new_u64(KICK), epoll::EventFlags::IN)?;
         Ok(poller)
     }
 
@@ -82,11 +77,7 @@ impl Poller {
     }
 
     fn flags(write: bool) -> epoll::EventFlags {
-        if write {
-            epoll::EventFlags::IN | epoll::EventFlags::OUT
-        } else {
-            epoll::EventFlags::IN
-        }
+        if write { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
     }
 
     /// Watches a descriptor under a key above 0.

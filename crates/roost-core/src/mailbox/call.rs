@@ -134,9 +134,10 @@ impl Call {
         let mut state = lock(&self.state);
         if !state.done && state.arrived.len() < need {
             let parker = Parker::current();
-            let known = state.wakers.iter_mut().find(
-                |(_, waker)| matches!(waker, Waker::Thread(other) if Arc::ptr_eq(other, &parker)),
-            );
+            let known = state
+                .wakers
+                .iter_mut()
+                .find(|(_, waker)| matches!(waker, Waker::Thread(other) if Arc::ptr_eq(other, &parker)));
             match known {
                 Some(known) => known.0 = need,
                 None => state.wakers.push((need, Waker::Thread(parker))),

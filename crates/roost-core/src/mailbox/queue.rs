@@ -157,9 +157,9 @@ impl Mailbox {
     pub fn cancel(&self, request: &Request) {
         let mut state = lock(&self.state);
         if !state.open.remove(request) {
-            state.queue.retain(|message| {
-                message.header.kind != Kind::Call || request_of(message) != *request
-            });
+            state
+                .queue
+                .retain(|message| message.header.kind != Kind::Call || request_of(message) != *request);
         }
     }
 

@@ -78,9 +78,11 @@ impl Pool {
         let mut state = lock(&self.state);
         let state = &mut *state;
         let ids = state.by_class.entry(class).or_default();
-        let found = ids.iter().rev().copied().find(|id| {
-            state.slabs.get(id).is_some_and(|slab| !slab.free.is_empty())
-        });
+        let found = ids
+            .iter()
+            .rev()
+            .copied()
+            .find(|id| state.slabs.get(id).is_some_and(|slab| !slab.free.is_empty()));
         let id = if let Some(id) = found {
             id
         } else {
@@ -93,13 +95,16 @@ impl Pool {
             let id = state.next;
             state.next += 1;
             state.reserved_bytes += bytes;
-            state.slabs.insert(id, Slab {
-                map: Arc::new(map),
-                block_bytes: class,
-                free: (0..blocks as u32).rev().collect(),
-                users: vec![0; blocks],
-                idle_since: None,
-            });
+            state.slabs.insert(
+                id,
+                Slab {
+                    map: Arc::new(map),
+                    block_bytes: class,
+                    free: (0..blocks as u32).rev().collect(),
+                    users: vec![0; blocks],
+                    idle_since: None,
+                },
+            );
             ids.push(id);
             id
         };

@@ -23,9 +23,8 @@ unsafe impl Sync for SlabMap {}
 
 fn map(fd: &OwnedFd, offset: u64, len: usize, flags: MapFlags) -> Result<NonNull<u8>> {
     // SAFETY: a new mapping at an address that the kernel chooses aliases nothing of this process.
-    let pointer = unsafe {
-        mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, offset)?
-    };
+    let pointer =
+        unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, offset)? };
     NonNull::new(pointer.cast()).ok_or(Errno::NOMEM)
 }
 

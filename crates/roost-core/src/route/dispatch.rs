@@ -104,6 +104,9 @@ impl Node {
                 mailbox.push(message).err()
             } else if let Some(closed) = boxes.closed.get(&header.dest_box).cloned() {
                 Some((Box::new(message), closed))
+            } else if header.dest_box & 1 == 1 {
+                // A port exists before its address does, so this one is closed.
+                Some((Box::new(message), unknown()))
             } else {
                 let limbo = boxes.limbo.entry(header.dest_box);
                 limbo.or_insert_with(|| (Instant::now(), Vec::new())).1.push(message);
@@ -168,8 +171,7 @@ impl Node {
                 }
             }
         }
-        let message =
-            Message { header: *header, payload: payload.into_boxed_slice(), parts, fd: None };
+        let message = Message { header: *header, payload: payload.into_boxed_slice(), parts, fd: None };
         self.dispatch(self.me, message);
     }
 
@@ -181,10 +183,11 @@ impl Node {
         let none = Parts::place(&[], &self.pool, 0);
         let (first, second) = (self.peer(one), self.peer(other));
         let (Some(to_one), Some(to_other)) = (first.link(), second.link()) else {
-            let obituary = second.obituary().unwrap_or_else(|| Arc::from(&b"unknown:"[..]));
-            let header = Header { kind: Kind::Obituary, src: other, dest: one, ..Header::default() };
-            let parts = Parts::place(&[&obituary], &self.pool, 0);
-            let _ = first.send(&header, &parts);
+            match second.obituary() {
+                Some(obituary) => self.tell_of_death(one, other, &obituary),
+                // A process that its host is about to start: settled when it is there.
+                None => lock(&self.parked).push((Instant::now(), one, other)),
+            }
             return;
         };
         if !lock(&self.brokered).entry(one).or_default().insert(other) {
@@ -200,6 +203,27 @@ impl Node {
         }
     }
 
+    fn tell_of_death(&self, reader: ProcId, dead: ProcId, obituary: &[u8]) {
+        let header = Header { kind: Kind::Obituary, src: dead, dest: reader, ..Header::default() };
+        let parts = Parts::place(&[obituary], &self.pool, 0);
+        if let Some(link) = self.peer(reader).link() {
+            link.send(&header, &parts, None);
+        }
+    }
+
+    /// Makes the links that were asked for before `arrived` was there.
+    pub(super) fn settle_parked(&self, arrived: ProcId) {
+        let ready: Vec<_> = {
+            let mut parked = lock(&self.parked);
+            let (ready, rest) = parked.drain(..).partition(|(_, _, other)| *other == arrived);
+            *parked = rest;
+            ready
+        };
+        for (_, one, other) in ready {
+            self.broker(one, other);
+        }
+    }
+
     /// Links two processes before either asks (the owner of a new process and the process).
     pub fn introduce(&self, one: ProcId, other: ProcId) {
         self.broker(one, other);
@@ -209,15 +233,18 @@ impl Node {
     pub fn publish_obituary(&self, dead: ProcId, owner: ProcId, obituary: &[u8]) {
         let mut readers = lock(&self.brokered).remove(&dead).unwrap_or_default();
         readers.insert(owner);
-        let header = Header { kind: Kind::Obituary, src: dead, ..Header::default() };
-        let parts = Parts::place(&[obituary], &self.pool, 0);
+        let asking: Vec<_> = {
+            let mut parked = lock(&self.parked);
+            let (asking, rest) = parked.drain(..).partition(|(_, _, other)| *other == dead);
+            *parked = rest;
+            asking
+        };
+        readers.extend(asking.into_iter().map(|(_, one, _)| one));
         for reader in readers {
             if let Some(others) = lock(&self.brokered).get_mut(&reader) {
                 others.remove(&dead);
             }
-            if let Some(link) = self.peer(reader).link() {
-                link.send(&header, &parts, None);
-            }
+            self.tell_of_death(reader, dead, obituary);
         }
         self.bury(dead, &Arc::from(obituary));
     }
@@ -246,8 +273,7 @@ impl Node {
                 self.pool.give_back(block.slab, block.offset, 1);
             }
         }
-        let calls: Vec<_> =
-            lock(&self.calls).values().filter_map(std::sync::Weak::upgrade).collect();
+        let calls: Vec<_> = lock(&self.calls).values().filter_map(std::sync::Weak::upgrade).collect();
         for call in calls {
             for (index, proc) in call.target.procs.iter().enumerate() {
                 if *proc == dead && call.is_open(index) {
@@ -287,8 +313,21 @@ impl Node {
         };
         if self.agent.is_some() {
             for id in overdue {
-                self.bury(id, &Arc::from(&b"lost:the connection ended and the host agent did not say why"[..]));
+                self.bury(
+                    id,
+                    &Arc::from(&b"lost:the connection ended and the host agent did not say why"[..]),
+                );
             }
+        }
+        let strangers: Vec<_> = {
+            let mut parked = lock(&self.parked);
+            let (late, rest) =
+                parked.drain(..).partition(|(since, _, _)| now.duration_since(*since) >= LIMBO);
+            *parked = rest;
+            late
+        };
+        for (_, one, other) in strangers {
+            self.tell_of_death(one, other, b"unknown:");
         }
         let expired: Vec<Message> = {
             let mut boxes = lock(&self.boxes);
@@ -300,9 +339,13 @@ impl Node {
                 .collect();
             late.iter().filter_map(|id| boxes.limbo.remove(id)).flat_map(|(_, all)| all).collect()
         };
-        let closed = Closed { status: Status::Unknown, reason: Arc::from(&b""[..]) };
+        let closed = unknown();
         for message in &expired {
             self.bounce(message, &closed);
         }
     }
+}
+
+fn unknown() -> Closed {
+    Closed { status: Status::Unknown, reason: Arc::from(&b""[..]) }
 }

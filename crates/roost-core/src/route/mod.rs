@@ -5,6 +5,7 @@ mod dispatch;
 mod peer;
 mod wait;
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
@@ -40,6 +41,7 @@ pub struct Node {
     calls: Mutex<FxHashMap<u64, Weak<Call>>>,
     graces: Graces,
     brokered: Mutex<FxHashMap<ProcId, FxHashSet<ProcId>>>,
+    parked: Mutex<Vec<(Instant, ProcId, ProcId)>>,
     next_id: AtomicU64,
     last_tick: Mutex<Instant>,
     undelivered: AtomicU64,
@@ -49,7 +51,24 @@ pub struct Node {
 struct Boxes {
     open: FxHashMap<BoxId, Arc<Mailbox>>,
     closed: FxHashMap<BoxId, Closed>,
+    closed_order: VecDeque<BoxId>,
     limbo: FxHashMap<BoxId, (Instant, Vec<Message>)>,
+}
+
+/// Most closed mailboxes of which the reason is kept; older ones are just unknown.
+const REMEMBERED: usize = 4096;
+
+impl Boxes {
+    fn remember(&mut self, id: BoxId, closed: Closed) {
+        if self.closed.insert(id, closed).is_none() {
+            self.closed_order.push_back(id);
+        }
+        while self.closed_order.len() > REMEMBERED {
+            if let Some(oldest) = self.closed_order.pop_front() {
+                self.closed.remove(&oldest);
+            }
+        }
+    }
 }
 
 /// Counters and sizes, for tests and dashboards.
@@ -87,6 +106,7 @@ impl Node {
             calls: Mutex::default(),
             graces: Graces::default(),
             brokered: Mutex::default(),
+            parked: Mutex::default(),
             next_id: AtomicU64::new(1),
             last_tick: Mutex::new(Instant::now()),
             undelivered: AtomicU64::new(0),
@@ -116,6 +136,7 @@ impl Node {
         self.peer(peer).connect(link);
         // The socket may have become readable before the link could be found.
         self.read(key);
+        self.settle_parked(peer);
         Ok(())
     }
 
@@ -143,7 +164,7 @@ impl Node {
 
     /// A mailbox under a name that nobody has.
     pub fn open_fresh_box(&self) -> Arc<Mailbox> {
-        self.open_box(self.fresh() << 1 | 1)
+        self.open_box((self.fresh() << 1) | 1)
     }
 
     /// Closes a mailbox for good: what waits, what is being handled and what comes later gets `closed`.
@@ -151,7 +172,9 @@ impl Node {
         {
             let mut boxes = lock(&self.boxes);
             boxes.open.remove(&mailbox.id);
-            boxes.closed.insert(mailbox.id, closed.clone());
+            if mailbox.id & 1 == 0 {
+                boxes.remember(mailbox.id, closed.clone());
+            }
         }
         let (waiting, open) = mailbox.close(closed.clone());
         for request in open {

@@ -34,10 +34,16 @@ struct Waiting {
 
 enum State {
     /// Frames wait for the agent to make a link.
-    Apart { asked: bool, queue: Vec<Waiting> },
+    Apart {
+        asked: bool,
+        queue: Vec<Waiting>,
+    },
     Linked(Arc<Link>),
     /// The link has ended; the agent has not said why.
-    Lost { since: Instant, queue: Vec<Waiting> },
+    Lost {
+        since: Instant,
+        queue: Vec<Waiting>,
+    },
     Dead(Arc<[u8]>),
 }
 

@@ -120,9 +120,7 @@ pub enum ShapeError {
         parts: String,
     },
     /// More than one size of a split is left to infer.
-    #[error(
-        "cannot infer the sizes of {unsized_labels:?} in the split of {label:?}: give all but one"
-    )]
+    #[error("cannot infer the sizes of {unsized_labels:?} in the split of {label:?}: give all but one")]
     AmbiguousSplit {
         /// The dimension to split.
         label: String,

@@ -28,11 +28,7 @@ impl Extent {
         }
         check_distinct(&labels)?;
         let count = count_ranks(&sizes)?;
-        Ok(Self {
-            labels,
-            sizes,
-            count,
-        })
+        Ok(Self { labels, sizes, count })
     }
 
     /// The dimensions' names, outermost first.
@@ -67,9 +63,7 @@ impl Extent {
 
     /// The size of a dimension.
     pub fn size(&self, label: &str) -> Result<usize> {
-        self.position(label)
-            .map(|dim| self.sizes[dim])
-            .ok_or_else(|| unknown_dimension(label, &self.labels))
+        self.position(label).map(|dim| self.sizes[dim]).ok_or_else(|| unknown_dimension(label, &self.labels))
     }
 
     /// Checks that a number is a rank of this extent.
@@ -77,11 +71,7 @@ impl Extent {
         usize::try_from(rank)
             .ok()
             .filter(|rank| *rank < self.count)
-            .ok_or_else(|| ShapeError::RankOutOfRange {
-                rank,
-                extent: self.to_string(),
-                count: self.count,
-            })
+            .ok_or_else(|| ShapeError::RankOutOfRange { rank, extent: self.to_string(), count: self.count })
     }
 
     /// The index along the dimension at `position` of a rank that [`Extent::check_rank`] accepted.
@@ -104,25 +94,16 @@ impl Extent {
 
     /// The row-major rank of a full set of coordinates, given in any order.
     pub fn rank(&self, coordinates: &[(String, i64)]) -> Result<usize> {
-        if let Some((label, _)) = coordinates
-            .iter()
-            .find(|(label, _)| self.position(label).is_none())
-        {
+        if let Some((label, _)) = coordinates.iter().find(|(label, _)| self.position(label).is_none()) {
             return Err(unknown_dimension(label, &self.labels));
         }
-        self.labels
-            .iter()
-            .zip(&self.sizes)
-            .try_fold(0, |rank, (label, &size)| {
-                let index = coordinates
-                    .iter()
-                    .find_map(|(given, index)| (given == label).then_some(*index))
-                    .ok_or_else(|| ShapeError::MissingCoordinate {
-                        label: label.clone(),
-                        known: self.labels.to_vec(),
-                    })?;
-                Ok(rank * size + check_index(label, index, size)?)
-            })
+        self.labels.iter().zip(&self.sizes).try_fold(0, |rank, (label, &size)| {
+            let index =
+                coordinates.iter().find_map(|(given, index)| (given == label).then_some(*index)).ok_or_else(
+                    || ShapeError::MissingCoordinate { label: label.clone(), known: self.labels.to_vec() },
+                )?;
+            Ok(rank * size + check_index(label, index, size)?)
+        })
     }
 }
 
@@ -146,39 +127,27 @@ pub(super) fn count_ranks(sizes: &[usize]) -> Result<usize> {
         .filter(|size| **size != 0)
         .try_fold(1_usize, |product, size| product.checked_mul(*size))
         .map(|product| if sizes.contains(&0) { 0 } else { product })
-        .ok_or_else(|| ShapeError::TooLarge {
-            sizes: sizes.to_vec(),
-        })
+        .ok_or_else(|| ShapeError::TooLarge { sizes: sizes.to_vec() })
 }
 
 pub(super) fn check_distinct(labels: &[String]) -> Result<()> {
-    let repeated = labels
-        .iter()
-        .enumerate()
-        .find(|(dim, label)| labels[..*dim].contains(label));
+    let repeated = labels.iter().enumerate().find(|(dim, label)| labels[..*dim].contains(label));
     match repeated {
         None => Ok(()),
-        Some((_, label)) => Err(ShapeError::DuplicateDimension {
-            label: label.clone(),
-            labels: labels.to_vec(),
-        }),
+        Some((_, label)) => {
+            Err(ShapeError::DuplicateDimension { label: label.clone(), labels: labels.to_vec() })
+        }
     }
 }
 
 pub(super) fn check_index(label: &str, index: i64, size: usize) -> Result<usize> {
-    usize::try_from(index)
-        .ok()
-        .filter(|index| *index < size)
-        .ok_or_else(|| ShapeError::IndexOutOfRange {
-            label: label.to_owned(),
-            index,
-            size,
-        })
+    usize::try_from(index).ok().filter(|index| *index < size).ok_or_else(|| ShapeError::IndexOutOfRange {
+        label: label.to_owned(),
+        index,
+        size,
+    })
 }
 
 pub(super) fn unknown_dimension(label: &str, known: &[String]) -> ShapeError {
-    ShapeError::UnknownDimension {
-        label: label.to_owned(),
-        known: known.to_vec(),
-    }
+    ShapeError::UnknownDimension { label: label.to_owned(), known: known.to_vec() }
 }

@@ -38,9 +38,7 @@ impl Steps {
     /// The indices of a dimension of `size` that this range takes; possibly none. Nothing where the
     /// step is not positive.
     pub(super) fn resolve(self, size: usize) -> Option<Taken> {
-        let step = usize::try_from(self.step.unwrap_or(1))
-            .ok()
-            .filter(|step| *step > 0)?;
+        let step = usize::try_from(self.step.unwrap_or(1)).ok().filter(|step| *step > 0)?;
         let first = self.start.map_or(0, |bound| clamp(bound, size));
         let end = self.stop.map_or(size, |bound| clamp(bound, size));
         let count = end.saturating_sub(first).div_ceil(step);
@@ -51,15 +49,10 @@ impl Steps {
     pub(super) fn take(self, label: &str, size: usize) -> Result<Taken> {
         match self.resolve(size) {
             Some(taken) if taken.count > 0 => Ok(taken),
-            Some(_) => Err(ShapeError::EmptySelection {
-                label: label.to_owned(),
-                steps: self.to_string(),
-                size,
-            }),
-            None => Err(ShapeError::StepNotPositive {
-                label: label.to_owned(),
-                steps: self.to_string(),
-            }),
+            Some(_) => {
+                Err(ShapeError::EmptySelection { label: label.to_owned(), steps: self.to_string(), size })
+            }
+            None => Err(ShapeError::StepNotPositive { label: label.to_owned(), steps: self.to_string() }),
         }
     }
 }
@@ -81,14 +74,7 @@ impl Pick {
         match self {
             Self::At(index) => {
                 let first = check_index(label, index, size)?;
-                Ok((
-                    Taken {
-                        first,
-                        step: 1,
-                        count: 1,
-                    },
-                    false,
-                ))
+                Ok((Taken { first, step: 1, count: 1 }, false))
             }
             Self::Range(steps) => Ok((steps.take(label, size)?, true)),
         }
@@ -98,9 +84,5 @@ impl Pick {
 /// A bound of a range, between 0 and `size`.
 fn clamp(bound: i64, size: usize) -> usize {
     let distance = usize::try_from(bound.unsigned_abs()).unwrap_or(usize::MAX);
-    if bound < 0 {
-        size.saturating_sub(distance)
-    } else {
-        distance.min(size)
-    }
+    if bound < 0 { size.saturating_sub(distance) } else { distance.min(size) }
 }

@@ -32,10 +32,7 @@ impl Region {
 
     /// All ranks of an extent.
     pub fn whole(extent: &Extent) -> Result<Self> {
-        Ok(Self {
-            labels: extent.shared_labels(),
-            slice: Slice::row_major(extent.sizes())?,
-        })
+        Ok(Self { labels: extent.shared_labels(), slice: Slice::row_major(extent.sizes())? })
     }
 
     /// The dimensions' names, outermost first.
@@ -92,21 +89,14 @@ impl Region {
                 labels.push(label.clone());
                 sizes.push(taken.count);
                 // A step past the end reaches no second rank, and its stride may not fit a word.
-                strides.push(if taken.count > 1 {
-                    stride * taken.step
-                } else {
-                    stride
-                });
+                strides.push(if taken.count > 1 { stride * taken.step } else { stride });
             }
         }
         Self::new(labels, Slice::new(offset, sizes, strides)?)
     }
 
     fn without(&self, rank: i64) -> ShapeError {
-        ShapeError::NotInSlice {
-            rank,
-            slice: self.slice.to_string(),
-        }
+        ShapeError::NotInSlice { rank, slice: self.slice.to_string() }
     }
 }
 

@@ -18,24 +18,16 @@ impl Region {
     pub fn flatten(&self, label: &str) -> Result<Self> {
         let slice = self.slice();
         if !slice.is_dense() {
-            return Err(ShapeError::Sparse {
-                label: label.to_owned(),
-                slice: slice.to_string(),
-            });
+            return Err(ShapeError::Sparse { label: label.to_owned(), slice: slice.to_string() });
         }
-        Self::new(
-            vec![label.to_owned()],
-            Slice::new(slice.offset(), [slice.count()], [1])?,
-        )
+        Self::new(vec![label.to_owned()], Slice::new(slice.offset(), [slice.count()], [1])?)
     }
 
     /// The same ranks with some dimensions called otherwise: pairs of old and new label.
     pub fn rename(&self, names: &[(String, String)]) -> Result<Self> {
         self.check_known(names.iter().map(|(old, _)| old))?;
         let renamed = |label: &String| {
-            let new = names
-                .iter()
-                .find_map(|(old, new)| (old == label).then_some(new));
+            let new = names.iter().find_map(|(old, new)| (old == label).then_some(new));
             new.unwrap_or(label).clone()
         };
         let labels: Vec<String> = self.labels().iter().map(renamed).collect();
@@ -70,10 +62,7 @@ impl Region {
                 }
             }
         }
-        Self::new(
-            labels,
-            Slice::new(self.slice().offset(), new_sizes, strides)?,
-        )
+        Self::new(labels, Slice::new(self.slice().offset(), new_sizes, strides)?)
     }
 
     fn check_known<'a>(&self, mut labels: impl Iterator<Item = &'a String>) -> Result<()> {
@@ -87,39 +76,24 @@ impl Region {
 impl Group {
     /// The sizes of the parts, whose product is `size`.
     fn resolve(&self, size: usize, given: &[(String, usize)]) -> Result<Vec<usize>> {
-        let size_of = |part: &String| {
-            given
-                .iter()
-                .find_map(|(label, size)| (label == part).then_some(*size))
-        };
+        let size_of = |part: &String| given.iter().find_map(|(label, size)| (label == part).then_some(*size));
         let parts: Vec<Option<usize>> = self.parts.iter().map(size_of).collect();
-        let missing: Vec<&String> = self
-            .parts
-            .iter()
-            .zip(&parts)
-            .filter(|(_, size)| size.is_none())
-            .map(|(part, _)| part)
-            .collect();
+        let missing: Vec<&String> =
+            self.parts.iter().zip(&parts).filter(|(_, size)| size.is_none()).map(|(part, _)| part).collect();
         if missing.len() > 1 {
             return Err(ShapeError::AmbiguousSplit {
                 label: self.label.clone(),
                 unsized_labels: missing.into_iter().cloned().collect(),
             });
         }
-        let known = parts
-            .iter()
-            .flatten()
-            .try_fold(1_usize, |product, part| product.checked_mul(*part));
+        let known = parts.iter().flatten().try_fold(1_usize, |product, part| product.checked_mul(*part));
         let inferred = match known {
             Some(known) if missing.is_empty() => (known == size).then_some(1),
             Some(known) if known > 0 && size.is_multiple_of(known) => Some(size / known),
             _ => None,
         };
         let inferred = inferred.ok_or_else(|| self.indivisible(size, &parts))?;
-        Ok(parts
-            .into_iter()
-            .map(|part| part.unwrap_or(inferred))
-            .collect())
+        Ok(parts.into_iter().map(|part| part.unwrap_or(inferred)).collect())
     }
 
     fn indivisible(&self, size: usize, parts: &[Option<usize>]) -> ShapeError {
@@ -146,9 +120,7 @@ fn inner_strides(sizes: &[usize], stride: usize) -> Result<Vec<usize>> {
             Some(wider) => wider,
             None if outer_is_unit => strides[dim],
             None => {
-                return Err(ShapeError::TooLarge {
-                    sizes: sizes.to_vec(),
-                });
+                return Err(ShapeError::TooLarge { sizes: sizes.to_vec() });
             }
         };
     }

@@ -38,15 +38,8 @@ impl Slice {
             .try_fold(offset, |last, (size, stride)| {
                 last.checked_add(size.saturating_sub(1).checked_mul(*stride)?)
             })
-            .ok_or_else(|| ShapeError::TooLarge {
-                sizes: sizes.to_vec(),
-            })?;
-        Ok(Self {
-            offset,
-            sizes,
-            strides,
-            count,
-        })
+            .ok_or_else(|| ShapeError::TooLarge { sizes: sizes.to_vec() })?;
+        Ok(Self { offset, sizes, strides, count })
     }
 
     /// All ranks of a dense array of these sizes.
@@ -70,16 +63,8 @@ impl Slice {
         let mut rest = ranks.as_slice();
         while let Some(&first) = rest.first() {
             let step = rest.get(1).map_or(1, |second| second - first);
-            let count = 1 + rest
-                .windows(2)
-                .take_while(|pair| pair[1] - pair[0] == step)
-                .count();
-            slices.push(Self {
-                offset: first,
-                sizes: [count].into(),
-                strides: [step].into(),
-                count,
-            });
+            let count = 1 + rest.windows(2).take_while(|pair| pair[1] - pair[0] == step).count();
+            slices.push(Self { offset: first, sizes: [count].into(), strides: [step].into(), count });
             rest = &rest[count..];
         }
         slices
@@ -114,16 +99,11 @@ impl Slice {
     pub fn is_dense(&self) -> bool {
         let mut expected = 1;
         self.count == 0
-            || self
-                .sizes
-                .iter()
-                .zip(&self.strides)
-                .rev()
-                .all(|(&size, &stride)| {
-                    let fits = size == 1 || stride == expected;
-                    expected *= size;
-                    fits
-                })
+            || self.sizes.iter().zip(&self.strides).rev().all(|(&size, &stride)| {
+                let fits = size == 1 || stride == expected;
+                expected *= size;
+                fits
+            })
     }
 
     /// The rank at a row-major position.
@@ -152,12 +132,11 @@ impl Slice {
             });
         }
         let dims = self.sizes.iter().zip(&self.strides).zip(indices);
-        dims.into_iter()
-            .try_fold(self.offset, |rank, ((&size, stride), &index)| {
-                let checked = usize::try_from(index).ok().filter(|index| *index < size);
-                let index = checked.ok_or(ShapeError::PositionOutOfRange { index, size })?;
-                Ok(rank + index * stride)
-            })
+        dims.into_iter().try_fold(self.offset, |rank, ((&size, stride), &index)| {
+            let checked = usize::try_from(index).ok().filter(|index| *index < size);
+            let index = checked.ok_or(ShapeError::PositionOutOfRange { index, size })?;
+            Ok(rank + index * stride)
+        })
     }
 
     /// The indices at which a rank stands. Strides that overlap may reach a rank in several ways, of
@@ -165,34 +144,23 @@ impl Slice {
     #[must_use]
     pub fn coordinates(&self, rank: usize) -> Option<Vec<usize>> {
         let distance = rank.checked_sub(self.offset).filter(|_| self.count > 0)?;
-        let mut dims: Vec<usize> = (0..self.sizes.len())
-            .filter(|dim| self.sizes[*dim] > 1)
-            .collect();
+        let mut dims: Vec<usize> = (0..self.sizes.len()).filter(|dim| self.sizes[*dim] > 1).collect();
         dims.sort_by_key(|dim| std::cmp::Reverse(self.strides[*dim]));
         let mut indices = vec![0; self.sizes.len()];
-        self.search(distance, &dims, &mut indices)
-            .then_some(indices)
+        self.search(distance, &dims, &mut indices).then_some(indices)
     }
 
     /// The row-major position of a rank; the inverse of [`Slice::get`].
     #[must_use]
     pub fn position(&self, rank: usize) -> Option<usize> {
         let indices = self.coordinates(rank)?;
-        Some(
-            indices
-                .iter()
-                .zip(&self.sizes)
-                .fold(0, |position, (index, size)| position * size + index),
-        )
+        Some(indices.iter().zip(&self.sizes).fold(0, |position, (index, size)| position * size + index))
     }
 
     /// All ranks in row-major order.
     #[must_use]
     pub fn ranks(&self) -> Ranks<'_> {
-        Ranks {
-            slice: self,
-            next: 0,
-        }
+        Ranks { slice: self, next: 0 }
     }
 
     /// Writes `distance` as a sum of strides, widest first. `dims` holds only dimensions of two
@@ -203,35 +171,19 @@ impl Slice {
             return distance == 0;
         };
         let (size, stride) = (self.sizes[dim], self.strides[dim]);
-        let reach: usize = inner
-            .iter()
-            .map(|dim| (self.sizes[*dim] - 1) * self.strides[*dim])
-            .sum();
-        let highest = distance
-            .checked_div(stride)
-            .map_or(0, |most| most.min(size - 1));
-        (0..=highest)
-            .rev()
-            .take_while(|index| distance - index * stride <= reach)
-            .any(|index| {
-                indices[dim] = index;
-                self.search(distance - index * stride, inner, indices)
-            })
+        let reach: usize = inner.iter().map(|dim| (self.sizes[*dim] - 1) * self.strides[*dim]).sum();
+        let highest = distance.checked_div(stride).map_or(0, |most| most.min(size - 1));
+        (0..=highest).rev().take_while(|index| distance - index * stride <= reach).any(|index| {
+            indices[dim] = index;
+            self.search(distance - index * stride, inner, indices)
+        })
     }
 }
 
 impl fmt::Display for Slice {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            offset,
-            sizes,
-            strides,
-            ..
-        } = self;
-        write!(
-            out,
-            "Slice(offset={offset}, sizes={sizes:?}, strides={strides:?})"
-        )
+        let Self { offset, sizes, strides, .. } = self;
+        write!(out, "Slice(offset={offset}, sizes={sizes:?}, strides={strides:?})")
     }
 }
 

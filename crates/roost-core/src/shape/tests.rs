@@ -18,22 +18,14 @@ fn ranks(region: &Region) -> Vec<usize> {
 }
 
 fn range(start: i64, stop: i64, step: i64) -> Pick {
-    Pick::Range(Steps {
-        start: Some(start),
-        stop: Some(stop),
-        step: Some(step),
-    })
+    Pick::Range(Steps { start: Some(start), stop: Some(stop), step: Some(step) })
 }
 
 /// Python's rule for `range(size)[steps]`, written as a walk instead of arithmetic.
 fn walk(steps: Steps, size: usize) -> Vec<usize> {
     let size = i64::try_from(size).expect("a small size");
     let wrap = |bound: i64| {
-        if bound < 0 {
-            (bound + size).max(0)
-        } else {
-            bound.min(size)
-        }
+        if bound < 0 { (bound + size).max(0) } else { bound.min(size) }
     };
     let (mut index, stop) = (steps.start.map_or(0, wrap), steps.stop.map_or(size, wrap));
     let mut indices = Vec::new();
@@ -50,33 +42,24 @@ fn small_sizes() -> impl Strategy<Value = Vec<usize>> {
 
 fn any_steps() -> impl Strategy<Value = Steps> {
     let bound = || prop::option::of(-7_i64..8);
-    (bound(), bound(), prop::option::of(1_i64..4)).prop_map(|(start, stop, step)| Steps {
-        start,
-        stop,
-        step,
-    })
+    (bound(), bound(), prop::option::of(1_i64..4)).prop_map(|(start, stop, step)| Steps { start, stop, step })
 }
 
 fn any_pick() -> impl Strategy<Value = Pick> {
-    prop_oneof![
-        (-1_i64..5).prop_map(Pick::At),
-        any_steps().prop_map(Pick::Range)
-    ]
+    prop_oneof![(-1_i64..5).prop_map(Pick::At), any_steps().prop_map(Pick::Range)]
 }
 
 /// A view of a mesh that was sliced at random, where the draw selects anything.
 fn any_region() -> impl Strategy<Value = Region> {
-    (
-        small_sizes(),
-        prop::collection::vec(prop::option::of(any_pick()), 4),
-    )
-        .prop_filter_map("selects nothing", |(sizes, picks)| {
+    (small_sizes(), prop::collection::vec(prop::option::of(any_pick()), 4)).prop_filter_map(
+        "selects nothing",
+        |(sizes, picks)| {
             let named = NAMES.iter().zip(picks).take(sizes.len());
-            let picks: Vec<(String, Pick)> = named
-                .filter_map(|(name, pick)| Some(((*name).to_owned(), pick?)))
-                .collect();
+            let picks: Vec<(String, Pick)> =
+                named.filter_map(|(name, pick)| Some(((*name).to_owned(), pick?))).collect();
             whole(&sizes).pick(&picks).ok()
-        })
+        },
+    )
 }
 
 proptest! {
@@ -202,58 +185,29 @@ fn overlapping_strides_still_find_a_rank_that_they_reach() {
 #[test]
 fn errors_list_what_exists() {
     let region = whole(&[2, 3]);
-    let unknown = region
-        .pick(&[("cpus".to_owned(), Pick::At(0))])
-        .expect_err("no such dimension");
-    assert_eq!(
-        unknown.to_string(),
-        "no dimension \"cpus\"; the dimensions are zones, hosts"
-    );
-    let negative = region
-        .pick(&[("hosts".to_owned(), Pick::At(-1))])
-        .expect_err("negative");
-    assert_eq!(
-        negative.to_string(),
-        "index -1 is out of range for dimension \"hosts\", which has size 3"
-    );
-    let empty = region
-        .pick(&[("hosts".to_owned(), range(2, 2, 1))])
-        .expect_err("empty");
-    assert_eq!(
-        empty.to_string(),
-        "slice 2:2:1 of dimension \"hosts\", which has size 3, selects nothing"
-    );
+    let unknown = region.pick(&[("cpus".to_owned(), Pick::At(0))]).expect_err("no such dimension");
+    assert_eq!(unknown.to_string(), "no dimension \"cpus\"; the dimensions are zones, hosts");
+    let negative = region.pick(&[("hosts".to_owned(), Pick::At(-1))]).expect_err("negative");
+    assert_eq!(negative.to_string(), "index -1 is out of range for dimension \"hosts\", which has size 3");
+    let empty = region.pick(&[("hosts".to_owned(), range(2, 2, 1))]).expect_err("empty");
+    assert_eq!(empty.to_string(), "slice 2:2:1 of dimension \"hosts\", which has size 3, selects nothing");
 }
 
 #[test]
 fn a_step_that_is_not_positive_is_refused() {
     for step in [0, -1, i64::MIN] {
-        let error = whole(&[4])
-            .pick(&[("zones".to_owned(), range(0, 4, step))])
-            .expect_err("step");
-        assert!(
-            matches!(error, ShapeError::StepNotPositive { .. }),
-            "{error}"
-        );
+        let error = whole(&[4]).pick(&[("zones".to_owned(), range(0, 4, step))]).expect_err("step");
+        assert!(matches!(error, ShapeError::StepNotPositive { .. }), "{error}");
     }
 }
 
 #[test]
 fn sizes_beyond_a_word_are_refused() {
     let huge = vec![usize::MAX, 2];
-    assert!(matches!(
-        Slice::row_major(huge.clone()),
-        Err(ShapeError::TooLarge { .. })
-    ));
+    assert!(matches!(Slice::row_major(huge.clone()), Err(ShapeError::TooLarge { .. })));
     let labels = names(&["a", "b"]);
-    assert!(matches!(
-        Extent::new(labels, huge),
-        Err(ShapeError::TooLarge { .. })
-    ));
-    assert!(matches!(
-        Slice::new(1, [2], [usize::MAX]),
-        Err(ShapeError::TooLarge { .. })
-    ));
+    assert!(matches!(Extent::new(labels, huge), Err(ShapeError::TooLarge { .. })));
+    assert!(matches!(Slice::new(1, [2], [usize::MAX]), Err(ShapeError::TooLarge { .. })));
 }
 
 #[test]
@@ -267,37 +221,22 @@ fn labels_must_be_distinct_and_one_a_size() {
 #[test]
 fn a_split_needs_all_sizes_of_a_group_but_one_and_no_others() {
     let region = whole(&[8]);
-    let group = |parts: &[&str]| {
-        [Group {
-            label: "zones".to_owned(),
-            parts: names(parts),
-        }]
-    };
+    let group = |parts: &[&str]| [Group { label: "zones".to_owned(), parts: names(parts) }];
     let ambiguous = region.split(&group(&["a", "b", "c"]), &[("a".to_owned(), 2)]);
     assert!(matches!(ambiguous, Err(ShapeError::AmbiguousSplit { .. })));
-    let unused = region.split(
-        &group(&["a", "b"]),
-        &[("a".to_owned(), 2), ("c".to_owned(), 4)],
-    );
+    let unused = region.split(&group(&["a", "b"]), &[("a".to_owned(), 2), ("c".to_owned(), 4)]);
     assert!(matches!(unused, Err(ShapeError::UnusedSize { .. })));
     let duplicate = region.split(&group(&["a", "a"]), &[("a".to_owned(), 2)]);
     assert!(duplicate.is_err());
-    let wrong = region.split(
-        &group(&["a", "b"]),
-        &[("a".to_owned(), 2), ("b".to_owned(), 2)],
-    );
+    let wrong = region.split(&group(&["a", "b"]), &[("a".to_owned(), 2), ("b".to_owned(), 2)]);
     assert!(matches!(wrong, Err(ShapeError::NotDivisible { .. })));
 }
 
 #[test]
 fn unit_and_empty_dimensions_flatten() {
-    let unit = whole(&[1, 3, 1])
-        .pick(&[("hosts".to_owned(), range(1, 2, 1))])
-        .expect("one rank");
+    let unit = whole(&[1, 3, 1]).pick(&[("hosts".to_owned(), range(1, 2, 1))]).expect("one rank");
     assert_eq!(ranks(&unit.flatten("rank").expect("dense")), [1]);
-    let empty = whole(&[2, 0])
-        .flatten("rank")
-        .expect("no ranks have no gaps");
+    let empty = whole(&[2, 0]).flatten("rank").expect("no ranks have no gaps");
     assert_eq!(empty.slice().count(), 0);
     let scalar = whole(&[]).flatten("rank").expect("one rank");
     assert_eq!(scalar.slice().sizes(), [1]);

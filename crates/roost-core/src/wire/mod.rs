@@ -157,7 +157,9 @@ pub enum WireError {
     #[error("the peer sent a frame of {0} parts; at most {MAX_PARTS} are allowed")]
     Parts(u64),
     /// Too long, or lengths that contradict each other.
-    #[error("the peer sent a frame of {0} inline bytes; the table says {1}, at most {MAX_INLINE_BYTES} are allowed")]
+    #[error(
+        "the peer sent a frame of {0} inline bytes; the table says {1}, at most {MAX_INLINE_BYTES} are allowed"
+    )]
     Length(u64, u64),
 }
 

@@ -25,8 +25,11 @@ fn any_entries() -> impl Strategy<Value = Vec<Entry>> {
     proptest::collection::vec(
         prop_oneof![
             (0u64..200).prop_map(Entry::Inline),
-            (1u64.., any::<u64>(), any::<u64>())
-                .prop_map(|(slab, offset, len)| Entry::Block { slab, offset, len }),
+            (1u64.., any::<u64>(), any::<u64>()).prop_map(|(slab, offset, len)| Entry::Block {
+                slab,
+                offset,
+                len
+            }),
         ],
         0..6,
     )

@@ -53,11 +53,7 @@ where
                 object.repr()?
             )));
         }
-        object
-            .try_iter()?
-            .map(|item| item?.extract())
-            .collect::<PyResult<_>>()
-            .map(Self)
+        object.try_iter()?.map(|item| item?.extract()).collect::<PyResult<_>>().map(Self)
     }
 }
 
@@ -82,9 +78,9 @@ pub fn keywords<'py, T>(
             let name: String = name.extract()?;
             match read(&value) {
                 Ok(value) => Ok((name, value)),
-                Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => Err(
-                    PyTypeError::new_err(format!("{name}: {}", error.value(value.py()))),
-                ),
+                Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => {
+                    Err(PyTypeError::new_err(format!("{name}: {}", error.value(value.py()))))
+                }
                 Err(error) => Err(error),
             }
         })
@@ -105,11 +101,7 @@ pub fn pick(value: &Bound<'_, PyAny>) -> PyResult<Pick> {
         let part: Option<Int> = range.getattr(name)?.extract()?;
         PyResult::Ok(part.map(|Int(part)| part))
     };
-    Ok(Pick::Range(Steps {
-        start: part("start")?,
-        stop: part("stop")?,
-        step: part("step")?,
-    }))
+    Ok(Pick::Range(Steps { start: part("start")?, stop: part("stop")?, step: part("step")? }))
 }
 
 /// An argument of a split: the parts of a dimension, or the size of a part.

@@ -10,9 +10,7 @@ use roost_core::shape::ShapeError;
 pub fn raise(error: ShapeError) -> PyErr {
     let text = error.to_string();
     match error {
-        ShapeError::UnknownDimension { .. } | ShapeError::MissingCoordinate { .. } => {
-            unknown_dimension(text)
-        }
+        ShapeError::UnknownDimension { .. } | ShapeError::MissingCoordinate { .. } => unknown_dimension(text),
         ShapeError::IndexOutOfRange { .. } | ShapeError::PositionOutOfRange { .. } => {
             PyIndexError::new_err(text)
         }
@@ -23,10 +21,8 @@ pub fn raise(error: ShapeError) -> PyErr {
 /// The exception is Python's, because it has several bases, which only Python can give it.
 fn unknown_dimension(text: String) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    Python::attach(
-        |py| match CLASS.import(py, "roost._shape", "UnknownDimensionError") {
-            Ok(class) => PyErr::from_type(class.clone(), (text,)),
-            Err(error) => error,
-        },
-    )
+    Python::attach(|py| match CLASS.import(py, "roost._shape", "UnknownDimensionError") {
+        Ok(class) => PyErr::from_type(class.clone(), (text,)),
+        Err(error) => error,
+    })
 }

@@ -27,9 +27,7 @@ impl PyExtent {
 impl PyExtent {
     #[new]
     fn new(labels: Items<String>, sizes: Items<super::argument::Count>) -> PyResult<Self> {
-        Extent::new(labels.0, sizes.counts())
-            .map(Self)
-            .map_err(raise)
+        Extent::new(labels.0, sizes.counts()).map(Self).map_err(raise)
     }
 
     /// The names of the dimensions, outermost first.
@@ -75,9 +73,7 @@ impl PyExtent {
         label: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.to_dict(py)?
-            .get_item(label)
-            .map(|size| size.or(default))
+        self.to_dict(py)?.get_item(label).map(|size| size.or(default))
     }
 
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -97,9 +93,7 @@ impl PyExtent {
     }
 
     fn __contains__(&self, label: &Bound<'_, PyAny>) -> bool {
-        label
-            .extract::<&str>()
-            .is_ok_and(|label| self.0.position(label).is_some())
+        label.extract::<&str>().is_ok_and(|label| self.0.position(label).is_some())
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {

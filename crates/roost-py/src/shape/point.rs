@@ -63,9 +63,7 @@ impl PyPoint {
         label: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.indices(py)?
-            .get_item(label)
-            .map(|index| index.or(default))
+        self.indices(py)?.get_item(label).map(|index| index.or(default))
     }
 
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -81,18 +79,12 @@ impl PyPoint {
     }
 
     fn __getitem__(&self, label: &str) -> PyResult<usize> {
-        self.extent
-            .get()
-            .0
-            .index_at(self.rank, label)
-            .map_err(raise)
+        self.extent.get().0.index_at(self.rank, label).map_err(raise)
     }
 
     fn __contains__(&self, label: &Bound<'_, PyAny>) -> bool {
         let extent = &self.extent.get().0;
-        label
-            .extract::<&str>()
-            .is_ok_and(|label| extent.position(label).is_some())
+        label.extract::<&str>().is_ok_and(|label| extent.position(label).is_some())
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
@@ -104,8 +96,7 @@ impl PyPoint {
     }
 
     fn __eq__(&self, other: &Self) -> bool {
-        self.rank == other.rank
-            && (self.extent.is(&other.extent) || self.extent.get() == other.extent.get())
+        self.rank == other.rank && (self.extent.is(&other.extent) || self.extent.get() == other.extent.get())
     }
 
     /// Of the rank and the sizes alone: labels rarely tell points apart, and cost the most.
@@ -119,9 +110,7 @@ impl PyPoint {
         let extent = &self.extent.get().0;
         let labels = extent.labels().iter().zip(extent.sizes()).enumerate();
         let indices: Vec<String> = labels
-            .map(|(dim, (label, size))| {
-                format!("'{label}': {}/{size}", extent.coordinate(self.rank, dim))
-            })
+            .map(|(dim, (label, size))| format!("'{label}': {}/{size}", extent.coordinate(self.rank, dim)))
             .collect();
         format!("{{{}}}", indices.join(", "))
     }

@@ -85,10 +85,7 @@ impl PyRegion {
     fn point_of_base_rank(&self, py: Python<'_>, rank: Int) -> PyResult<PyPoint> {
         let position = self.0.position(rank.0).map_err(raise)?;
         let extent: Extent = self.0.extent().map_err(raise)?;
-        PyPoint::new(
-            Int(i64::try_from(position)?),
-            Py::new(py, PyExtent(extent))?,
-        )
+        PyPoint::new(Int(i64::try_from(position)?), Py::new(py, PyExtent(extent))?)
     }
 
     /// The part at one index of a dimension, which goes away.

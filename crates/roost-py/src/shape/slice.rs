@@ -16,22 +16,14 @@ pub struct PySlice(pub Slice);
 
 impl PySlice {
     fn missing(&self, rank: i64) -> PyErr {
-        raise(ShapeError::NotInSlice {
-            rank,
-            slice: self.0.to_string(),
-        })
+        raise(ShapeError::NotInSlice { rank, slice: self.0.to_string() })
     }
 
     fn item(&self, position: i64) -> PyResult<usize> {
         usize::try_from(position)
             .ok()
             .and_then(|position| self.0.get(position))
-            .ok_or_else(|| {
-                raise(ShapeError::PositionOutOfRange {
-                    index: position,
-                    size: self.0.count(),
-                })
-            })
+            .ok_or_else(|| raise(ShapeError::PositionOutOfRange { index: position, size: self.0.count() }))
     }
 }
 
@@ -40,9 +32,7 @@ impl PySlice {
     #[new]
     #[pyo3(signature = (*, offset, sizes, strides))]
     fn new(offset: Count, sizes: Items<Count>, strides: Items<Count>) -> PyResult<Self> {
-        Slice::new(offset.0, sizes.counts(), strides.counts())
-            .map(Self)
-            .map_err(raise)
+        Slice::new(offset.0, sizes.counts(), strides.counts()).map(Self).map_err(raise)
     }
 
     /// All ranks of a dense array of these sizes.
@@ -108,41 +98,27 @@ impl PySlice {
         self.0.at(&indices).map_err(raise)
     }
 
-    fn __getitem__<'py>(
-        &self,
-        py: Python<'py>,
-        i: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let size = isize::try_from(self.0.count())
-            .map_err(|_| PyIndexError::new_err("too many ranks to index"))?;
+    fn __getitem__<'py>(&self, py: Python<'py>, i: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let size =
+            isize::try_from(self.0.count()).map_err(|_| PyIndexError::new_err("too many ranks to index"))?;
         if let Ok(range) = i.cast::<pyo3::types::PySlice>() {
             let range = range.indices(size)?;
             let positions = (0..range.slicelength).map(|n| range.start + n as isize * range.step);
-            let ranks: Vec<usize> = positions
-                .map(|position| self.item(position as i64))
-                .collect::<PyResult<_>>()?;
+            let ranks: Vec<usize> =
+                positions.map(|position| self.item(position as i64)).collect::<PyResult<_>>()?;
             return PyTuple::new(py, ranks).map(Bound::into_any);
         }
         let Int(index) = i.extract()?;
-        let wrapped = if index < 0 {
-            index.saturating_add(size as i64)
-        } else {
-            index
-        };
+        let wrapped = if index < 0 { index.saturating_add(size as i64) } else { index };
         self.item(wrapped)?.into_bound_py_any(py)
     }
 
     fn __contains__(&self, value: &Bound<'_, PyAny>) -> bool {
-        value
-            .extract::<usize>()
-            .is_ok_and(|rank| self.0.position(rank).is_some())
+        value.extract::<usize>().is_ok_and(|rank| self.0.position(rank).is_some())
     }
 
     fn __iter__(slf: Py<Self>) -> RankIterator {
-        RankIterator {
-            slice: slf,
-            next: 0,
-        }
+        RankIterator { slice: slf, next: 0 }
     }
 
     fn __len__(&self) -> usize {
@@ -153,10 +129,7 @@ impl PySlice {
         self.0.to_string()
     }
 
-    fn __getnewargs_ex__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
         let parts = PyDict::new(py);
         parts.set_item("offset", self.offset())?;
         parts.set_item("sizes", self.sizes())?;
