@@ -54,9 +54,7 @@ def run(script: Path) -> tuple[int | None, str]:
         return None, program.communicate()[0]
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if script_of(page.read_text())], ids=name_of
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if script_of(page.read_text())], ids=name_of)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     script = tmp_path / f"{page.stem}.py"
     script.write_text(script_of(page.read_text()))

@@ -223,8 +223,7 @@ def test_no_file_has_an_empty_name() -> None:
     named = [
         name_of(path)
         for path in source_files()
-        if {part.removesuffix(path.suffix).strip("_") for part in path.relative_to(ROOT).parts}
-        & EMPTY_NAMES
+        if {part.removesuffix(path.suffix).strip("_") for part in path.relative_to(ROOT).parts} & EMPTY_NAMES
     ]
 
     assert not named, f"name what it is about: {named}"

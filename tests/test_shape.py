@@ -189,18 +189,14 @@ def test_a_split_into_a_string_is_refused() -> None:
         mesh_of(gpus=4).split(gpus="ab")
 
 
-@pytest.mark.parametrize(
-    "dims", [{"gpus": slice(0, 4, 2)}, {"gpus": slice(0, 2)}, {"gpus": 0}], ids=str
-)
+@pytest.mark.parametrize("dims", [{"gpus": slice(0, 4, 2)}, {"gpus": slice(0, 2)}, {"gpus": 0}], ids=str)
 def test_a_sparse_mesh_does_not_flatten(dims: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="sparse"):
         mesh_of(hosts=2, gpus=4).slice(**dims).flatten("rank")
 
 
 def test_consecutive_parts_and_unit_dimensions_flatten() -> None:
-    assert mesh_of(hosts=4, gpus=2).slice(hosts=slice(1, 3)).flatten("r").held.ranks() == [
-        *range(2, 6)
-    ]
+    assert mesh_of(hosts=4, gpus=2).slice(hosts=slice(1, 3)).flatten("r").held.ranks() == [*range(2, 6)]
     assert mesh_of(a=1, b=3, c=1).flatten("r").held.ranks() == [0, 1, 2]
     assert mesh_of(a=4).slice(a=slice(2, 3)).flatten("r").sizes == {"r": 1}
     assert mesh_of().flatten("r").sizes == {"r": 1}

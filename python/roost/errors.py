@@ -257,7 +257,9 @@ def actor_error_group(message: str, errors: list[Exception]) -> ActorError:
         only = raised.pop()
         if only not in _groups:
             try:
-                _groups[only] = type(only.__name__, (_GroupBase, only), {"__module__": __name__, "message": ""})
+                _groups[only] = type(
+                    only.__name__, (_GroupBase, only), {"__module__": __name__, "message": ""}
+                )
             except TypeError:
                 _groups[only] = _GroupBase
         kind = _groups[only]

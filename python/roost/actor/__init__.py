@@ -1,15 +1,15 @@
 """Actors: spawn them on meshes of processes, call them, and handle their failures as exceptions.
 
-    from roost.actor import Actor, endpoint, this_host
+from roost.actor import Actor, endpoint, this_host
 
-    class Greeter(Actor):
-        @endpoint
-        def greet(self, name: str) -> str:
-            return f"hello {name}"
+class Greeter(Actor):
+    @endpoint
+    def greet(self, name: str) -> str:
+        return f"hello {name}"
 
-    procs = this_host().spawn_procs({"gpus": 4})
-    greeters = procs.spawn("greeters", Greeter)
-    print(greeters.greet.call("world").get())
+procs = this_host().spawn_procs({"gpus": 4})
+greeters = procs.spawn("greeters", Greeter)
+print(greeters.greet.call("world").get())
 """
 
 from roost._shape import Extent, NDSlice, Point, Region, Shape, Slice

@@ -25,8 +25,8 @@ class PlainMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise RuntimeError(
-            f"{self.mesh._name}.{self.name} is a plain method of the actor, not an endpoint; decorate it with "
-            f"@endpoint, or use as_endpoint(mesh.{self.name}).call(...)"
+            f"{self.mesh._name}.{self.name} is a plain method of the actor, not an endpoint; decorate it "
+            f"with @endpoint, or use as_endpoint(mesh.{self.name}).call(...)"
         )
 
 

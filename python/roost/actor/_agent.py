@@ -7,6 +7,7 @@ crashes), and says why one has ended. When the program that started it is gone, 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -203,10 +204,8 @@ class Agent:
                 self._bury(child, status)
 
     def _bury(self, child: Child, status: int) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)  # what the process itself has started
-        except (ProcessLookupError, PermissionError):
-            pass
         for fd in list(child.pipes):
             while fd in self.pipes and self.read_pipe(fd):
                 pass
@@ -305,10 +304,8 @@ def enter(spec: dict[str, Any], rank: int) -> None:
         os.environ.update(spec["envs"][number])
     sys.path[:] = spec["path"]
     if spec["cwd"] is not None:
-        try:
+        with contextlib.suppress(OSError):
             os.chdir(spec["cwd"])
-        except OSError:
-            pass
     if spec["bind"] is not None:
         from roost.actor._binding import bind
 

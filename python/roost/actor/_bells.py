@@ -43,10 +43,7 @@ class LoopBell:
     def answer(self) -> None:
         """Runs what has rung."""
         for token in self.bell.answer():
-            if token >> 63:
-                callback = self._waiting.get(token)
-            else:
-                callback = self._waiting.pop(token, None)
+            callback = self._waiting.get(token) if token >> 63 else self._waiting.pop(token, None)
             if callback is not None:
                 callback()
 

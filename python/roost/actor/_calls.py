@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 OK, RAISED, CLOSED, DEAD, UNKNOWN = range(5)
 
 
-def error_of(endpoint: Endpoint[Any, Any] | None, rank: int, status: int, body: Any, buffers: Any) -> Exception:
+def error_of(
+    endpoint: Endpoint[Any, Any] | None, rank: int, status: int, body: Any, buffers: Any
+) -> Exception:
     """The exception for an answer that is not a value."""
     from roost.actor._failure import supervision_error
     from roost.actor._reports import load_report
@@ -173,9 +175,7 @@ def _combine(endpoint: Endpoint[Any, Any], errors: list[tuple[int, Exception]]) 
     return actor_error_group(message, list(raised))
 
 
-def call_single(
-    endpoint: Endpoint[Any, Any], target: Any, packed: Any, rank: int = 0
-) -> Future[Any]:
+def call_single(endpoint: Endpoint[Any, Any], target: Any, packed: Any, rank: int = 0) -> Future[Any]:
     """Sends to a target of one rank."""
     body, buffers = packed
     call = endpoint._mesh._node.call(target, endpoint._meta(), body, buffers)

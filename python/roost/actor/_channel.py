@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roost import _core
-from roost.actor._future import Future, Promise, Source
+from roost.actor._future import Future, Source
 from roost.actor._serialize import dump, load
 from roost.errors import UndeliverableError
 

@@ -161,9 +161,7 @@ class Endpoint(Generic[P, R]):
         if port is None and self._meta_bytes is not None:
             return self._meta_bytes
         extent = self._mesh.extent
-        meta = pickle.dumps(
-            (self._name, list(extent.labels), list(extent.sizes), self._explicit, port), 5
-        )
+        meta = pickle.dumps((self._name, list(extent.labels), list(extent.sizes), self._explicit, port), 5)
         if port is None:
             self._meta_bytes = meta
         return meta

@@ -104,7 +104,7 @@ def _rebuild_failure(name: str, fields: dict[str, Any], cause: str | None) -> Me
 class Obituary:
     """Why a process has ended, as its host agent saw it."""
 
-    __slots__ = ("expected", "exit_code", "host", "pid", "signal", "stderr_tail", "why")
+    __slots__ = ("exit_code", "expected", "host", "pid", "signal", "stderr_tail", "why")
 
     def __init__(self, raw: bytes) -> None:
         self.pid, self.host, self.stderr_tail = 0, "", ""
@@ -161,9 +161,7 @@ def supervision_error(
     if status == 3:
         obituary = Obituary(body)
         if obituary.expected:
-            return ActorStoppedError(
-                f"{name}{where}: the process was stopped: {obituary.why}", endpoint=name
-            )
+            return ActorStoppedError(f"{name}{where}: the process was stopped: {obituary.why}", endpoint=name)
         text = f"{name}{where}: the process {obituary.pid} on host {obituary.host} {obituary.what()}"
         if obituary.stderr_tail:
             text += "\nlast lines of its stderr:\n" + obituary.stderr_tail
@@ -190,7 +188,9 @@ def supervision_error(
         )
     reason = json.loads(body) if body else {"kind": "stopped", "text": "stopped"}
     if reason["kind"] == "stopped":
-        return ActorStoppedError(f"{name}{where}: the actor has status: stopped: {reason['text']}", endpoint=name)
+        return ActorStoppedError(
+            f"{name}{where}: the actor has status: stopped: {reason['text']}", endpoint=name
+        )
     return SupervisionError(f"{name}{where}: the actor has failed: {reason['text']}", endpoint=name)
 
 

@@ -121,7 +121,17 @@ class Future(Generic[T]):
     you like. A wait that times out consumes nothing. An error that nobody ever looked at is logged once.
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_error", "_lock", "_seen", "_source", "_state", "_value", "rank")
+    __slots__ = (
+        "__weakref__",
+        "_callbacks",
+        "_error",
+        "_lock",
+        "_seen",
+        "_source",
+        "_state",
+        "_value",
+        "rank",
+    )
 
     _source: Source
     rank: Any

@@ -26,9 +26,7 @@ _BINDINGS = ("cpunodebind", "membind", "physcpubind", "cpus")
 class HostMesh(MeshTrait):
     """Hosts, each with an agent that starts processes there."""
 
-    def __init__(
-        self, agents: list[tuple[int, int]], region: Region, *, python: str | None = None
-    ) -> None:
+    def __init__(self, agents: list[tuple[int, int]], region: Region, *, python: str | None = None) -> None:
         self._agents = agents
         self._region = region
         self._python = python
@@ -209,9 +207,7 @@ def _check_bindings(proc_bind: Sequence[Mapping[str, str]], count: int) -> None:
     for number, binding in enumerate(proc_bind):
         unknown = [key for key in binding if key not in _BINDINGS]
         if unknown:
-            raise ValueError(
-                f"proc_bind[{number}] has {unknown}; the keys are {', '.join(_BINDINGS)}"
-            )
+            raise ValueError(f"proc_bind[{number}] has {unknown}; the keys are {', '.join(_BINDINGS)}")
 
 
 def this_host() -> HostMesh:

@@ -42,7 +42,7 @@ class ProcMesh(MeshTrait):
         """The name given at spawn."""
         return self._name
 
-    def spawn(self, name: str, Class: type[A], *args: Any, **kwargs: Any) -> A:  # noqa: N803
+    def spawn(self, name: str, Class: type[A], *args: Any, **kwargs: Any) -> A:
         """Starts one actor of a class on each process, and returns at once.
 
         Args:

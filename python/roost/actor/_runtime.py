@@ -396,7 +396,7 @@ def set_runtime(value: Runtime | None) -> None:
     _runtime = value
 
 
-def get_or_spawn_controller(name: str, Class: type, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: N803
+def get_or_spawn_controller(name: str, Class: type, *args: Any, **kwargs: Any) -> Future[Any]:
     """A singleton actor on the client's host: the same for everyone who asks for this name.
 
     Args:

@@ -117,9 +117,7 @@ class ValueMesh(MeshTrait, Generic[R]):
         self._set(_extent_of(shape), _Runs.of(_pooled(values)))
 
     @classmethod
-    def from_indexed(
-        cls, shape: Extent | Region | MeshTrait, pairs: Iterable[tuple[int, R]]
-    ) -> Self:
+    def from_indexed(cls, shape: Extent | Region | MeshTrait, pairs: Iterable[tuple[int, R]]) -> Self:
         """A mesh of values that come with their ranks, in any order.
 
         Args:
