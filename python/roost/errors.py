@@ -251,7 +251,8 @@ _groups: dict[type[BaseException], type[_GroupBase]] = {}
 
 def actor_error_group(message: str, errors: list[Exception]) -> ActorError:
     """One error for several ranks: an ActorError, an ExceptionGroup, and the type all of them raised."""
-    raised = {type(getattr(error, "exception", error)) for error in errors}
+    causes: list[BaseException] = [getattr(error, "exception", error) for error in errors]
+    raised = {type(cause) for cause in causes}
     kind: type[_GroupBase] = _GroupBase
     if len(raised) == 1:
         only = raised.pop()

@@ -130,12 +130,11 @@ impl<'py> Outgoing<'py> {
     }
 }
 
+/// The first part of a message, and the others.
+pub type Unpacked = (Py<PyAny>, Option<Vec<Py<PyAny>>>);
+
 /// Parts `from..` of a message as Python objects: small ones as bytes, big ones as views.
-pub fn unpack(
-    py: Python<'_>,
-    message: &mut Message,
-    from: usize,
-) -> PyResult<(Py<PyAny>, Option<Vec<Py<PyAny>>>)> {
+pub fn unpack(py: Python<'_>, message: &mut Message, from: usize) -> PyResult<Unpacked> {
     let mut parts = std::mem::take(&mut message.parts).into_iter().skip(from);
     let mut convert = |part: Part| -> PyResult<Py<PyAny>> {
         Ok(match part {

@@ -57,7 +57,7 @@ class ActorMesh(MeshTrait, Generic[A]):
         extent = self.__dict__.get("_extent")
         if extent is None:
             extent = self.__dict__["_extent"] = self._region.extent
-        return extent  # type: ignore[no-any-return]
+        return extent
 
     @property
     def _node(self) -> Any:

@@ -131,7 +131,7 @@ class Endpoint(Generic[P, R]):
 
     def __init__(
         self,
-        mesh: ActorMesh,
+        mesh: ActorMesh[Any],
         name: str,
         declared: Any,
         *,
@@ -293,7 +293,7 @@ class Endpoint(Generic[P, R]):
         return _get_endpoint, (self._mesh, self._name, self._explicit)
 
 
-def _get_endpoint(mesh: ActorMesh, name: str, explicit: bool) -> Endpoint[Any, Any]:
+def _get_endpoint(mesh: ActorMesh[Any], name: str, explicit: bool) -> Endpoint[Any, Any]:
     return mesh._endpoint(name, explicit)
 
 

@@ -125,10 +125,7 @@ class Obituary:
 
     def what(self) -> str:
         """The end of a sentence that starts with the name of the process."""
-        if self.why:
-            reason = f": {self.why}"
-        else:
-            reason = ""
+        reason = f": {self.why}" if self.why else ""
         if self.signal is not None:
             return f"was killed by signal {self.signal} ({signal_name(self.signal)}){reason}"
         if self.exit_code is not None:

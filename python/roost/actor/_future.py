@@ -134,6 +134,11 @@ class Future(Generic[T]):
     )
 
     _source: Source
+    _state: int
+    _seen: bool
+    _lock: threading.Lock | None
+    _value: Any
+    _error: BaseException
     rank: Any
 
     def __init__(self) -> None:
@@ -146,7 +151,6 @@ class Future(Generic[T]):
         self._state = 0
         self._seen = False
         self._lock = None
-        self._callbacks = None
         self.rank = None
         return self
 
@@ -161,8 +165,8 @@ class Future(Generic[T]):
         with _settle_lock:
             lock = self._lock
             if lock is None:
-                lock = self._lock = threading.Lock()  # type: ignore[assignment]
-        with lock:  # type: ignore[union-attr]
+                lock = self._lock = threading.Lock()
+        with lock:
             if self._state:
                 return
             try:

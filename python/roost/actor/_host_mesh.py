@@ -202,7 +202,7 @@ def _cwd() -> str | None:
 def _check_bindings(proc_bind: Sequence[Mapping[str, str]], count: int) -> None:
     if len(proc_bind) != count:
         raise ValueError(
-            f"proc_bind has {len(proc_bind)} entries; it needs one for each of the {count} processes of a host"
+            f"proc_bind has {len(proc_bind)} entries; it needs one for each of {count} processes a host"
         )
     for number, binding in enumerate(proc_bind):
         unknown = [key for key in binding if key not in _BINDINGS]

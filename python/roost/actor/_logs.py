@@ -175,8 +175,8 @@ class _TaggedStream:
 def install_worker_streams() -> None:
     """Makes the streams of a new worker line-buffered and tagged."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
-        raw = open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+        raw = open(fd, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         tagged: Any = _TaggedStream(raw)
         setattr(sys, name, tagged)
         setattr(sys, f"__{name}__", tagged)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115

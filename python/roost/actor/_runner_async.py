@@ -187,7 +187,7 @@ class AsyncRunner(Runner):
         failure = self._failures.popleft()
         method = supervise_of(self.instance)
         try:
-            handled = method(failure) if method is not None else None
+            handled: Any = method(failure) if method is not None else None
             if method is not None and is_async(method):
                 handled = await handled
         except BaseException as error:

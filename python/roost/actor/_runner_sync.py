@@ -46,7 +46,7 @@ class SyncRunner(Runner):
             self.doom = error
 
     def _handle(self, message: Any) -> None:
-        kind, meta, _, _, request, source = message
+        _, meta, _, _, request, source = message
         if meta[:1] == b"!":
             self._control(meta, message)
             return

@@ -50,7 +50,7 @@ def _is_plain(value: object) -> bool:
         return len(value) <= 8 and all(type(item) in _PLAIN for item in value)  # type: ignore
     numpy = sys.modules.get("numpy")
     if numpy is not None and kind is numpy.ndarray:
-        return value.dtype.kind in "biufc"  # type: ignore[attr-defined, no-any-return]
+        return value.dtype.kind in "biufc"  # type: ignore[attr-defined]
     return False
 
 

@@ -164,7 +164,7 @@ class ValueMesh(MeshTrait, Generic[R]):
         return self._extent
 
     @property
-    def _region(self) -> Region:
+    def _region(self) -> Region:  # type: ignore[override]
         return self._extent.region
 
     def _with_region(self, region: Region) -> Self:
