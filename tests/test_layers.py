@@ -34,6 +34,7 @@ LAYERS = (
     "notebook",
     "dashboard",
     "cli",
+    "testing",
 )
 # The outermost layers: nothing reaches for them, not even when a function runs.
 OUTERMOST = ("dashboard", "cli")

@@ -1,1 +1,58 @@
-"""Distributed programming in one ordinary Python program."""
+"""Distributed programming in one ordinary Python program.
+
+Hosts, processes and actors are N-dimensional meshes: see `roost.actor`. Settings: `roost.config`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roost._shape import Extent, NDSlice, Shape
+    from roost.actor import Future
+    from roost.config import (
+        clear_runtime_config,
+        configure,
+        configured,
+        get_global_config,
+        get_runtime_config,
+    )
+
+__all__ = [
+    "Extent",
+    "Future",
+    "NDSlice",
+    "Shape",
+    "clear_runtime_config",
+    "configure",
+    "configured",
+    "get_global_config",
+    "get_runtime_config",
+]
+
+_HOMES = {
+    "roost._shape": ("Extent", "NDSlice", "Shape"),
+    "roost.actor": ("Future",),
+    "roost.config": (
+        "clear_runtime_config",
+        "configure",
+        "configured",
+        "get_global_config",
+        "get_runtime_config",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use, so that `import roost.actor` does not pay for the rest.
+    import importlib
+
+    for home, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(home), name)
+            return value
+    raise AttributeError(f"module 'roost' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -13,6 +13,7 @@ print(greeters.greet.call("world").get())
 """
 
 from roost._shape import Extent, NDSlice, Point, Region, Shape, Slice
+from roost.actor._accumulator import Accumulator
 from roost.actor._actor import Actor
 from roost.actor._actor_mesh import ActorMesh
 from roost.actor._bootstrap import BootstrapCommand, default_bootstrap_cmd
@@ -36,8 +37,15 @@ from roost.actor._endpoint import (
 from roost.actor._failure import MeshFailure, default_fault_hook
 from roost.actor._future import Future
 from roost.actor._host_mesh import HostMesh, this_host
-from roost.actor._instance import ProcId
-from roost.actor._proc_mesh import ProcMesh, this_proc
+from roost.actor._instance import ProcId, Uid
+from roost.actor._proc_mesh import (
+    ProcMesh,
+    get_active_proc_meshes,
+    register_proc_mesh_spawn_callback,
+    this_proc,
+    unregister_proc_mesh_spawn_callback,
+)
+from roost.actor._returns_future import returns_future
 from roost.actor._runtime import get_or_spawn_controller
 from roost.actor._value_mesh import ValueMesh
 from roost.errors import (
@@ -53,6 +61,7 @@ from roost.errors import (
 unhandled_fault_hook = default_fault_hook
 
 __all__ = [
+    "Accumulator",
     "Actor",
     "ActorError",
     "ActorMesh",
@@ -79,6 +88,7 @@ __all__ = [
     "Slice",
     "SpawnError",
     "SupervisionError",
+    "Uid",
     "UndeliverableError",
     "ValueMesh",
     "as_endpoint",
@@ -89,10 +99,14 @@ __all__ = [
     "current_size",
     "default_bootstrap_cmd",
     "endpoint",
+    "get_active_proc_meshes",
     "get_or_spawn_controller",
+    "register_proc_mesh_spawn_callback",
+    "returns_future",
     "send",
     "shutdown_context",
     "this_host",
     "this_proc",
     "unhandled_fault_hook",
+    "unregister_proc_mesh_spawn_callback",
 ]

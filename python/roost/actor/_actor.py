@@ -60,6 +60,15 @@ class Actor:
         context().actor_instance.stop(reason)
 
 
+substitutes: dict[type, type] = {}
+"""Classes that are spawned in the place of others, in this process and those that it spawns actors in."""
+
+
+def substitute(cls: Any) -> Any:
+    """The class to spawn for ``cls``."""
+    return substitutes.get(cls, cls) if substitutes else cls
+
+
 def endpoints_of(cls: type) -> dict[str, EndpointProperty[Any, Any]]:
     """All endpoints of a class, its own and inherited ones, by name."""
     found: dict[str, EndpointProperty[Any, Any]] = {}

@@ -120,15 +120,17 @@ class Agent:
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         own = {**spec, "number": number}
-        commands = spec["commands"]
+        command = spec["commands"][number]
         try:
-            if commands is None:
+            if isinstance(command, str):
+                raise OSError(command)
+            if command is None:
                 parent = os.getpid()
                 pid = os.fork()
                 if pid == 0:
                     _become_worker(own, rank, self.me, parent, theirs, out_write, err_write)
             else:
-                pid = _run_command(own, rank, self.me, commands[number], theirs, out_write, err_write)
+                pid = _run_command(own, rank, self.me, command, theirs, out_write, err_write)
         except OSError as error:
             told = {"pid": 0, "host": host_name(), "why": f"could not be started: {error}"}
             self.node.publish_obituary(proc, tuple(spec["owner"]), json.dumps(told).encode())
@@ -146,7 +148,7 @@ class Agent:
             os.set_blocking(fd, False)
             self.pipes[fd] = (child, which)
             self.poller.register(fd, select.EPOLLIN)
-        if commands is not None:
+        if command is not None:
             packed = pickle.dumps((_for_command(own), rank, self.me), 5)
             ours.sendall(len(packed).to_bytes(8, "little") + packed)
         self.node.adopt(proc, ours.detach())
@@ -170,7 +172,7 @@ class Agent:
         target = self.targets.get(key)
         if target is None:
             target = self.targets[key] = self.node.target(key[1], [key[0]])
-        meta = json.dumps([which, child.proc[1], child.name, child.pid]).encode()
+        meta = json.dumps([which, child.proc[1], child.name, child.proc[0]]).encode()
         self.node.cast(target, meta, data)
         return True
 
@@ -298,8 +300,9 @@ def _become_worker(
 def enter(spec: dict[str, Any], rank: int) -> None:
     """Makes the calling process what the spec says: environment, path, place, binding, name."""
     number = spec["number"]
-    os.environ.clear()
-    os.environ.update(spec["env"])
+    if spec["env"] is not None:
+        os.environ.clear()
+        os.environ.update(spec["env"])
     if spec["envs"] is not None:
         os.environ.update(spec["envs"][number])
     sys.path[:] = spec["path"]

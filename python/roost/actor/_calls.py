@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from roost import _core
 from roost.actor._context import _current
-from roost.actor._future import Future, Source
+from roost.actor._future import Future, Promise, Source
 from roost.actor._serialize import Cell, load
-from roost.errors import ActorError, DeadlockError, SupervisionError, actor_error_group
+from roost.errors import (
+    ActorError,
+    ActorStoppedError,
+    DeadlockError,
+    SupervisionError,
+    actor_error_group,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from roost.actor._endpoint import Endpoint
 
 OK, RAISED, CLOSED, DEAD, UNKNOWN = range(5)
@@ -89,6 +97,15 @@ class CallSource(Source):
                 f"{runner.name} waits for its own endpoint {self._endpoint._full_name}, which it can only "
                 "handle when it has finished this one; call the method directly, or do not wait"
             )
+
+    def awaited(self) -> list[tuple[int, int, int]]:
+        endpoint = self._endpoint
+        if endpoint._timeout is not None or endpoint._explicit or endpoint._is_concurrent:
+            return []
+        mesh = endpoint._mesh
+        ranks = mesh._region.ranks()
+        offset = self._rank
+        return [(mesh._procs._uid, ranks[offset + index], mesh._box) for index in self._call.missing()]
 
     def result(self) -> Any:
         answers = self._call.take(0, 1)
@@ -175,16 +192,65 @@ def _combine(endpoint: Endpoint[Any, Any], errors: list[tuple[int, Exception]]) 
     return actor_error_group(message, list(raised))
 
 
-def call_single(endpoint: Endpoint[Any, Any], target: Any, packed: Any, rank: int = 0) -> Future[Any]:
-    """Sends to a target of one rank."""
+def call_single(
+    endpoint: Endpoint[Any, Any], pick: Callable[[], tuple[Any, int]], packed: Any
+) -> Future[Any]:
+    """Sends to one rank, which ``pick`` gives with its target."""
     body, buffers = packed
-    call = endpoint._mesh._node.call(target, endpoint._meta(), body, buffers)
-    return Future._of(CallSource(endpoint, call, rank))
+
+    def start() -> Future[Any]:
+        target, rank = pick()
+        call = endpoint._mesh._node.call(target, endpoint._meta(), body, buffers)
+        return Future._of(CallSource(endpoint, call, rank))
+
+    return call_again(endpoint, start) if endpoint._retries else start()
 
 
 def call_all(endpoint: Endpoint[Any, Any], packed: Any) -> Future[Any]:
     """Sends to all ranks of the endpoint's mesh."""
     body, buffers = packed
     mesh = endpoint._mesh
-    call = mesh._node.call(mesh._target, endpoint._meta(), body, buffers)
-    return Future._of(MeshCallSource(endpoint, call))
+
+    def start() -> Future[Any]:
+        call = mesh._node.call(mesh._target, endpoint._meta(), body, buffers)
+        return Future._of(MeshCallSource(endpoint, call))
+
+    return call_again(endpoint, start) if endpoint._retries else start()
+
+
+def call_again(endpoint: Endpoint[Any, Any], start: Callable[[], Future[Any]]) -> Future[Any]:
+    """A call that is made again, up to ``endpoint._retries`` times, when what it was sent to has failed.
+
+    The pauses between tries grow from 50 ms to 2 s, with a random part, so that many callers of one actor do
+    not come back all at once.
+    """
+    import contextvars
+    import random
+    import threading
+
+    promise = Promise()
+
+    def work(current: Future[Any]) -> None:
+        for number in range(endpoint._retries + 1):
+            try:
+                promise.set(current.get())
+                return
+            except ActorStoppedError as error:
+                promise.set(error=error)
+                return
+            except SupervisionError as error:
+                if number == endpoint._retries:
+                    error.add_note(f"{endpoint._full_name} was tried {number + 1} times")
+                    promise.set(error=error)
+                    return
+            except BaseException as error:
+                promise.set(error=error)
+                return
+            time.sleep(min(2.0, 0.05 * 2**number) * random.uniform(0.5, 1.0))
+            current = start()
+
+    first = start()
+    first._seen = True
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(work, first), name="roost-retry", daemon=True).start()
+    return Future._of(promise)

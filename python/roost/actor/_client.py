@@ -12,9 +12,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from roost import config
 from roost.actor._failure import MeshFailure, Obituary, default_fault_hook
 from roost.actor._reports import show_banner
-from roost.actor._runtime import Runtime, default_config, fresh_id, runtime_if_started
+from roost.actor._runtime import Runtime, fresh_id, runtime_if_started
 
 if TYPE_CHECKING:
     from roost.actor._future import Future
@@ -52,7 +53,7 @@ class RootOwner:
         with self._lock:
             if any(_is_about(failure, uid, base) for uid, base in self._seen):
                 return
-            grace = float(self._runtime.config["unhandled_fault_grace_s"])
+            grace = config.get("unhandled_fault_grace")
             self._unseen.append((time.monotonic() + grace, failure))
             if self._watch is None:
                 self._watch = threading.Thread(target=self._wait, name="roost-faults", daemon=True)
@@ -98,7 +99,7 @@ class ClientRuntime(Runtime):
     """The runtime of the program itself."""
 
     def __init__(self, me: tuple[int, int], agent: tuple[int, int], agent_pid: int) -> None:
-        super().__init__(me, agent, me, name="client", log_box=0, config=default_config())
+        super().__init__(me, agent, me, name="client", log_box=0)
         self.agent_pid = agent_pid
         self.root_owner = RootOwner(self)
         self.owners[0] = self.root_owner
@@ -108,15 +109,16 @@ class ClientRuntime(Runtime):
 
     def start(self, agent_socket: int) -> None:
         """Starts the threads."""
-        from roost.actor._logs import LogReader
+        from roost.actor._logs import LogReader, follow_notebook
 
         self.node.start_backup()
         self.node.adopt(self.agent, agent_socket)
         mailbox = self.node.open_fresh_box()
         self.log_box = mailbox.id
-        self.logs = LogReader(mailbox, self.config)
+        self.logs = LogReader(mailbox)
         threading.Thread(target=self.serve, name="roost-runtime", daemon=True).start()
         atexit.register(self._at_exit)
+        follow_notebook(self)
 
     def saw_failure(self, mesh: Any, rank: int) -> None:
         self.root_owner.saw(mesh, rank)

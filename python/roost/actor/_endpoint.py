@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -154,6 +153,10 @@ class Endpoint(Generic[P, R]):
         self.__doc__ = getattr(function, "__doc__", None)
 
     @property
+    def _is_concurrent(self) -> bool:
+        return isinstance(self._declared, EndpointProperty) and self._declared.concurrent
+
+    @property
     def _full_name(self) -> str:
         return f"{self._mesh._name}.{self._name}"
 
@@ -214,16 +217,14 @@ class Endpoint(Generic[P, R]):
                 f"call_one requires exactly 1 actor, but mesh has {len(mesh)} ({self._full_name} on "
                 f"{mesh.sizes}); slice the mesh down to one, or use call, choose or stream"
             )
-        return call_single(self, mesh._target, self._pack(args, kwargs))
+        return call_single(self, lambda: (mesh._target, 0), self._pack(args, kwargs))
 
     def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Calls one actor of the mesh: of two picked at random, the one with fewer calls under way."""
         from roost.actor._calls import call_single
 
         mesh = self._mesh
-        packed = self._pack(args, kwargs)
-        rank = mesh._least_loaded(random.randrange(len(mesh)), random.randrange(len(mesh)))
-        return call_single(self, mesh._rank_target(rank), packed, rank=rank)
+        return call_single(self, mesh._pick, self._pack(args, kwargs))
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> ValueStream[R]:
         """Calls all actors; iterate (or ``async for``) over futures in the order of completion.
@@ -352,7 +353,7 @@ def send(
     if selection == "all":
         target = mesh._target
     elif selection == "choose":
-        target = mesh._rank_target(random.randrange(len(mesh)))
+        target = mesh._pick()[0]
     elif isinstance(selection, int) and not isinstance(selection, bool):
         if not 0 <= selection < len(mesh):
             raise ValueError(f"rank {selection} is not in a mesh of {len(mesh)}")

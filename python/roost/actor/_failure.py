@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from roost import config
 from roost._shape import Extent, Point
 from roost.errors import ActorStoppedError, SupervisionError
 
@@ -80,7 +81,7 @@ class MeshFailure:
             lines.append(formatted.rstrip() or f"{type(self.cause).__name__}: {self.cause}")
         if self.stderr_tail:
             lines.append("last lines of its stderr:")
-            lines += [f"    {line}" for line in self.stderr_tail.splitlines()[-20:]]
+            lines += [f"    {line}" for line in last_lines(self.stderr_tail)]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -133,6 +134,14 @@ class Obituary:
         return f"is gone{reason}"
 
 
+def last_lines(tail: str) -> list[str]:
+    """As many of the last lines as the settings say, without the marks of the actors that wrote them."""
+    import re
+
+    most = config.get("tail_log_lines")
+    return [re.sub("\x1e.*?\x1e", "", line) for line in tail.splitlines()[-most:]] if most else []
+
+
 def signal_name(number: int) -> str:
     """SIGKILL for 9."""
     import signal
@@ -161,7 +170,7 @@ def supervision_error(
             return ActorStoppedError(f"{name}{where}: the process was stopped: {obituary.why}", endpoint=name)
         text = f"{name}{where}: the process {obituary.pid} on host {obituary.host} {obituary.what()}"
         if obituary.stderr_tail:
-            text += "\nlast lines of its stderr:\n" + obituary.stderr_tail
+            text += "\nlast lines of its stderr:\n" + "\n".join(last_lines(obituary.stderr_tail))
         failure = None
         if mesh is not None:
             failure = MeshFailure(

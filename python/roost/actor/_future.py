@@ -13,7 +13,7 @@ from roost.errors import DeadlockError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
 T = TypeVar("T")
 
@@ -42,6 +42,10 @@ class Source:
 
     def check(self) -> None:
         """Raises DeadlockError when the calling code must not wait for this."""
+
+    def awaited(self) -> list[tuple[int, int, int]]:
+        """The actors without whose answers this cannot be ready, by process and mailbox."""
+        return []
 
 
 class Promise(Source):
@@ -214,22 +218,51 @@ class Future(Generic[T]):
         from roost.actor._context import current_runner
 
         runner = current_runner()
-        mailbox = None if runner is None else runner.mailbox
-        if timeout is None and runner is None:
-            self._source.wait(None, None)
-            return
+        if runner is None:
+            if self._source.wait(timeout, None) == _TIMED_OUT:
+                raise TimeoutError(f"no answer within {timeout} s; the future can still be awaited")
+        elif timeout is None:
+            self._wait_watched(runner)
+        elif not self._wait_as(runner, timeout):
+            raise TimeoutError(f"no answer within {timeout} s; the future can still be awaited")
+
+    def _wait_as(self, runner: Any, timeout: float, stop: Sequence[DeadlockError] = ()) -> bool:
+        """Waits in the thread of an actor, which handles failures meanwhile; false after the timeout."""
         import time
 
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            end = self._source.wait(left, mailbox)
+            end = self._source.wait(max(0.0, deadline - time.monotonic()), runner.mailbox)
             if end == _READY:
-                return
+                return True
             if end == _TIMED_OUT:
-                raise TimeoutError(f"no answer within {timeout} s; the future can still be awaited")
-            assert runner is not None
+                return False
             runner.handle_urgent()
+            if stop:
+                raise stop[0]
+
+    def _wait_watched(self, runner: Any) -> None:
+        """Waits in the thread of an actor as long as it takes, unless it would take forever."""
+        from roost.actor._deadlock import AFTER_S, Wait
+
+        if self._wait_as(runner, AFTER_S):
+            return
+        found: list[DeadlockError] = []
+
+        def stop(error: DeadlockError) -> None:
+            found.append(error)
+            runner.nudge()
+
+        wait = Wait(runner, self._source, stop)
+        wait.start()
+        try:
+            while not self._wait_as(runner, 3600.0, found):
+                continue
+        except DeadlockError as error:
+            self._give_up(error)
+            raise
+        finally:
+            wait.end()
 
     result = get
 
@@ -273,8 +306,36 @@ class Future(Generic[T]):
             loop = running_loop()
             if loop is None:
                 raise ValueError("a future is awaited inside an event loop; use get() elsewhere")
-            yield from self._ring(loop).__await__()
+            yield from self._awaiting(loop)
         return self._outcome()
+
+    def _awaiting(self, loop: asyncio.AbstractEventLoop) -> Generator[Any, None, None]:
+        from roost.actor._context import current_runner
+
+        waiter = self._ring(loop)
+        runner = current_runner()
+        if runner is None or not runner.is_busy():
+            yield from waiter.__await__()
+            return
+        from roost.actor._deadlock import AFTER_S, Wait
+
+        def stop(error: DeadlockError) -> None:
+            loop.call_soon_threadsafe(_fail, waiter, error)
+
+        wait = Wait(runner, self._source, stop)
+        timer = loop.call_later(AFTER_S, wait.start)
+        try:
+            yield from waiter.__await__()
+        except DeadlockError as error:
+            self._give_up(error)
+            raise
+        finally:
+            timer.cancel()
+            wait.end()
+
+    def _give_up(self, error: DeadlockError) -> None:
+        self._error, self._state, self._seen = error, 2, True
+        self._source.cancel()
 
     def _ring(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         from roost.actor._bells import bell_of
@@ -327,6 +388,11 @@ class Future(Generic[T]):
                 _report_unseen(self)
         except Exception:
             return
+
+
+def _fail(waiter: asyncio.Future[None], error: BaseException) -> None:
+    if not waiter.done():
+        waiter.set_exception(error)
 
 
 _settle_lock = threading.Lock()

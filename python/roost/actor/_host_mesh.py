@@ -7,6 +7,7 @@ import secrets
 import sys
 from typing import TYPE_CHECKING, Any
 
+from roost import config
 from roost._shape import Extent, MeshTrait, Region, Slice
 from roost.actor._bootstrap import BootstrapCommand
 from roost.actor._future import Future
@@ -111,12 +112,12 @@ class HostMesh(MeshTrait):
         command: Any,
         env: Any,
     ) -> dict[str, Any]:
-        commands: list[Any] | None = None
         if command is None and self._python is not None and self._python != sys.executable:
             command = BootstrapCommand.default(self._python)
-        if command is not None:
-            made = [command(extent.point(r)) if callable(command) else command for r in ranks]
-            commands = [one.as_tuple() for one in made]
+        made = [command(extent.point(r)) if callable(command) else command for r in ranks]
+        if launchers:
+            made = [_ask_launcher(one, name, extent.point(r)) for r, one in zip(ranks, made, strict=True)]
+        commands = [one.as_tuple() if isinstance(one, BootstrapCommand) else one for one in made]
         envs = None
         if env is not None:
             envs = [dict(env(extent.point(r)) if callable(env) else env) for r in ranks]
@@ -135,7 +136,7 @@ class HostMesh(MeshTrait):
             "preload": [module for module in ("numpy", "torch") if module in sys.modules],
             "bind": None if proc_bind is None else [dict(one) for one in proc_bind],
             "commands": commands,
-            "config": here.shared_config(),
+            "config": config.snapshot(),
         }
 
     def with_python_executable(self, python_executable: str) -> HostMesh:
@@ -186,6 +187,18 @@ class HostMesh(MeshTrait):
 
     def __reduce__(self) -> Any:
         return _rebuild_hosts, (self._agents, self._region, self._python)
+
+
+launchers: list[Callable[[str, Point, BootstrapCommand | None], BootstrapCommand | None]] = []
+"""Asked how to start each process, the last one only; for tests (`roost.testing.patch_launcher`)."""
+
+
+def _ask_launcher(command: Any, name: str, point: Point) -> Any:
+    """The command, None for a fork, or why the process cannot be started."""
+    try:
+        return launchers[-1](name, point, command)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def _rebuild_hosts(agents: list[tuple[int, int]], region: Region, python: str | None) -> HostMesh:

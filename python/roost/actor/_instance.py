@@ -9,6 +9,54 @@ if TYPE_CHECKING:
     from roost.actor._proc_mesh import ProcMesh
 
 
+class Uid:
+    """Identity of something, opaque but for its text.
+
+    Attributes:
+        label: for people; two identities with one label are still two.
+    """
+
+    __slots__ = ("_value", "label")
+
+    def __init__(self, value: int, label: str = "") -> None:
+        self._value, self.label = value, label
+
+    @classmethod
+    def anonymous(cls) -> Uid:
+        """A fresh identity without a label."""
+        return cls.instance()
+
+    @classmethod
+    def instance(cls, label: str | None = None) -> Uid:
+        """A fresh identity."""
+        import secrets
+
+        return cls(secrets.randbits(64), label or "")
+
+    @classmethod
+    def from_string(cls, text: str) -> Uid:
+        """The identity that `str` has given as this text.
+
+        Raises:
+            ValueError: it has given no such text.
+        """
+        label, bracket, value = text.removesuffix(">").rpartition("<")
+        if not bracket or not text.endswith(">"):
+            raise ValueError(f"{text!r} is no identity; one looks like name<00000000000000ff>")
+        return cls(int(value, 16), label)
+
+    def __str__(self) -> str:
+        return f"{self.label}<{self._value:016x}>"
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Uid) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
 class ProcId:
     """Identity of a process, opaque but for its text."""
 
@@ -16,6 +64,11 @@ class ProcId:
 
     def __init__(self, mesh: int, rank: int, label: str = "") -> None:
         self.mesh, self.rank, self.label = mesh, rank, label
+
+    @property
+    def uid(self) -> Uid:
+        """Identity of the mesh of processes that it is one of."""
+        return Uid(self.mesh, self.label)
 
     def __str__(self) -> str:
         return f"{self.label or 'proc'}<{self.mesh:016x}>[{self.rank}]"

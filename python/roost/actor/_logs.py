@@ -8,9 +8,16 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from roost import config
+from roost.actor._future import Future
+from roost.actor._owned import SYSTEM_BOX, ControlSource, check_answers
+from roost.actor._serialize import dump
+
 if TYPE_CHECKING:
     from roost.actor._client import ClientRuntime
     from roost.actor._proc_mesh import ProcMesh
+
+    Held = tuple[int, int, str, str]
 
 _SEPARATOR = b"\x1e"
 
@@ -18,12 +25,11 @@ _SEPARATOR = b"\x1e"
 class LogReader:
     """Reads the lines of all workers in a thread, and writes them to this program's own streams."""
 
-    def __init__(self, mailbox: Any, config: dict[str, Any]) -> None:
+    def __init__(self, mailbox: Any) -> None:
         self.mailbox = mailbox
-        self.options: dict[str, tuple[bool, float | None, int]] = {}
-        self.default = (bool(config["stream_logs"]), float(config["log_window_s"]), 0)
-        self._partial: dict[tuple[int, int, str], bytes] = {}
-        self._held: dict[tuple[str, int, str, str], list[int]] = {}
+        self.options: dict[int, tuple[bool, float | None]] = {}
+        self._partial: dict[tuple[int, int, int], tuple[str, bytes]] = {}
+        self._held: dict[Held, list[int]] = {}
         self._due: float | None = None
         self._lock = threading.Lock()
         self._closing = False
@@ -44,26 +50,28 @@ class LogReader:
                 return
 
     def _take(self, message: Any) -> None:
-        which, rank, name, _ = json.loads(bytes(message[1]))
-        key = (which, rank, name)
-        *lines, rest = (self._partial.get(key, b"") + bytes(message[2])).split(b"\n")
-        self._partial[key] = rest
+        which, rank, name, mesh = json.loads(bytes(message[1]))
+        key = (which, rank, mesh)
+        *lines, rest = (self._partial.pop(key, ("", b""))[1] + bytes(message[2])).split(b"\n")
+        if rest:
+            self._partial[key] = (name, rest)
         for line in lines:
-            self._line(which, rank, name, line)
+            self._line(which, rank, name, mesh, line)
 
-    def _line(self, which: int, rank: int, name: str, line: bytes) -> None:
+    def _line(self, which: int, rank: int, name: str, mesh: int, line: bytes) -> None:
         actor = name
         if line.startswith(_SEPARATOR):
             tag, _, line = line[1:].partition(_SEPARATOR)
             actor = tag.decode(errors="replace")
         text = line.decode(errors="replace").rpartition("\r")[2]
-        stream, window, _ = self.options.get(name, self.default)
+        option = self.options.get(mesh)
+        stream, window = option or (config.get("enable_log_forwarding"), config.get("log_window"))
         if not stream:
             return
         if window is None:
             self._show(which, actor, [rank], text)
             return
-        self._held.setdefault((name, which, actor, text), []).append(rank)
+        self._held.setdefault((mesh, which, actor, text), []).append(rank)
         if self._due is None:
             self._due = time.monotonic() + window
 
@@ -76,11 +84,11 @@ class LogReader:
     def _show(self, which: int, actor: str, ranks: list[int], text: str) -> None:
         stream = sys.stdout if which == 1 else sys.stderr
         different = sorted(set(ranks))
-        shown = fold_ranks(different)
-        times = "" if len(ranks) == len(different) else f" x{len(ranks)}"
-        many = f" ({len(different)} ranks)" if len(different) > 1 else ""
+        prefix = f"[{actor} {fold_ranks(different)}] " if config.get("prefix_with_rank") else ""
+        times = "" if len(ranks) == len(different) else f"x{len(ranks)} "
+        many = f"({len(different)} ranks) " if len(different) > 1 else ""
         try:
-            stream.write(f"[{actor} {shown}]{times}{many} {text}\n")
+            stream.write(f"{prefix}{times}{many}{text}\n")
             stream.flush()
         except Exception:
             return
@@ -90,10 +98,9 @@ class LogReader:
         with self._lock:
             for message in self.mailbox.take(1 << 20, 0.0):
                 self._take(message)
-            for (which, rank, name), rest in self._partial.items():
-                if rest:
-                    self._line(which, rank, name, rest)
-            self._partial.clear()
+            partial, self._partial = self._partial, {}
+            for (which, rank, mesh), (name, rest) in partial.items():
+                self._line(which, rank, name, mesh, rest)
             self._show_held()
 
     def close(self) -> None:
@@ -134,8 +141,21 @@ async def set_option(mesh: ProcMesh, stream: bool, window: float | None, level: 
     if window is not None and not stream:
         raise RuntimeError("aggregate_window_sec needs stream_to_client=True")
     here: Any = runtime()
-    if hasattr(here, "logs"):
-        here.logs.options[mesh._name] = (stream, window, level)
+    body, buffers = dump((mesh._uid, stream, window))
+    root = here.node.target(SYSTEM_BOX, [here.root])
+    await Future._of(ControlSource(here.node.call(root, b"log", body, buffers), 1, check_answers))
+    procs = here.node.target(SYSTEM_BOX, [(mesh._uid, rank) for rank in mesh._region.ranks()])
+    body, buffers = dump(level)
+    call = here.node.call(procs, b"log_level", body, buffers)
+    await Future._of(ControlSource(call, len(mesh), check_answers))
+
+
+def follow_notebook(here: ClientRuntime) -> None:
+    """In IPython: what a cell's calls have printed is shown before the cell ends."""
+    module = sys.modules.get("IPython")
+    shell = None if module is None else module.get_ipython()
+    if shell is not None:
+        shell.events.register("post_run_cell", lambda result=None: drain(here, 1.0))
 
 
 class _TaggedStream:
@@ -180,3 +200,17 @@ def install_worker_streams() -> None:
         setattr(sys, name, tagged)
         setattr(sys, f"__{name}__", tagged)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    set_log_level(20)
+
+
+def set_log_level(level: int) -> None:
+    """Records of ``logging`` from this level on go to stderr, where the program has not said otherwise.
+
+    This is the handler of last resort, so that ``logging.basicConfig`` and handlers work as ever.
+    """
+    import logging
+
+    handler = logging.StreamHandler()  # sys.stderr of now, which has the tags
+    handler.setLevel(level)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.lastResort = handler

@@ -38,6 +38,15 @@ class ControlSource(Source):
         return self._convert(self._call.take(0, self._size))
 
 
+def check_answers(answers: list[Any]) -> None:
+    """For requests whose only result is that they were done."""
+    from roost.actor._calls import OK, error_of
+
+    for rank, status, body, buffers in answers:
+        if status != OK:
+            raise error_of(None, rank, status, body, buffers)
+
+
 class OwnedActors:
     """An actor mesh, in its owner's process."""
 
@@ -59,19 +68,9 @@ class OwnedActors:
     def initialized(self) -> Future[None]:
         with self._lock:
             if self._initialized is None:
-                self._initialized = Future._of(
-                    ControlSource(self.spawning, len(self.mesh), self._check_spawn)
-                )
+                self._initialized = Future._of(ControlSource(self.spawning, len(self.mesh), check_answers))
                 self._initialized._seen = True
             return self._initialized
-
-    def _check_spawn(self, answers: list[Any]) -> None:
-        from roost.actor._calls import OK, error_of
-
-        for rank, status, body, buffers in answers:
-            if status != OK:
-                endpoint = self.mesh._endpoint_for_errors()
-                raise error_of(endpoint, rank, status, body, buffers)
 
     def stop(self, reason: str) -> Future[None]:
         with self._lock:

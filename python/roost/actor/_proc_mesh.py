@@ -6,13 +6,14 @@ import secrets
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost._shape import MeshTrait, Region, Slice
-from roost.actor._actor import check_class
+from roost.actor._actor import check_class, substitute, substitutes
 from roost.actor._actor_mesh import ActorMesh
 from roost.actor._future import Future
 from roost.actor._owned import SYSTEM_BOX, OwnedActors
 from roost.actor._serialize import dump
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from roost.actor._host_mesh import HostMesh
@@ -59,6 +60,7 @@ class ProcMesh(MeshTrait):
             SerializationError: an argument cannot be pickled.
             SupervisionError: the processes were stopped.
         """
+        Class = substitute(Class)
         check_class(Class)
         if self._owned is not None:
             self._owned.refuse()
@@ -79,6 +81,7 @@ class ProcMesh(MeshTrait):
             "owner": (*here.me, owner.box),
             "creator": owner.describe(),
             "procs": self._reference(),
+            "substitutes": substitutes,
         }
         body, buffers = dump(spec)
         mesh: ActorMesh[Any] = ActorMesh(name, Class, box, self._reference(), self._region)
@@ -165,6 +168,34 @@ class ProcMesh(MeshTrait):
 
     def __reduce__(self) -> Any:
         return ProcMesh, (self._name, self._uid, self._region, self._hosts)
+
+
+def register_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], object]) -> None:
+    """Calls ``callback`` with each mesh of processes that this process spawns from now on."""
+    from roost.actor._runtime import runtime
+
+    runtime().spawn_callbacks.append(callback)
+
+
+def unregister_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], object]) -> None:
+    """Undoes `register_proc_mesh_spawn_callback`.
+
+    Raises:
+        ValueError: the callback is not registered.
+    """
+    from roost.actor._runtime import runtime
+
+    try:
+        runtime().spawn_callbacks.remove(callback)
+    except ValueError:
+        raise ValueError(f"{callback!r} is not registered") from None
+
+
+def get_active_proc_meshes() -> list[ProcMesh]:
+    """The meshes of processes that this process has spawned and not stopped."""
+    from roost.actor._runtime import runtime
+
+    return [owned.mesh for owned in runtime().procs_owned.values() if owned.stopped is None]
 
 
 def this_proc() -> ProcMesh:

@@ -73,6 +73,8 @@ class Runner:
         self._table: dict[bytes, Prepared] = {}
         self._failures: collections.deque[MeshFailure] = collections.deque()
         self._failing = False
+        self.address = (*runtime.me, self.box)
+        self.waits: dict[int, Any] = {}
         self._me = self.node.target(self.box, [runtime.me])
         self.view = Instance(
             name=self.name,
@@ -190,11 +192,12 @@ class Runner:
     def is_blocked_by(self, endpoint: Any, rank: int) -> bool:
         """Whether waiting for this endpoint is waiting for this actor's own next message."""
         mesh = endpoint._mesh
-        if mesh._box != self.box or getattr(endpoint._declared, "concurrent", False):
+        if mesh._box != self.box or endpoint._is_concurrent:
             return False
-        return (mesh._procs._uid, mesh._region.ranks()[rank]) == self.runtime.me and self._is_busy()
+        return (mesh._procs._uid, mesh._region.ranks()[rank]) == self.runtime.me and self.is_busy()
 
-    def _is_busy(self) -> bool:
+    def is_busy(self) -> bool:
+        """Whether the code that runs now is the one that the actor's next message waits for."""
         return self.thread_id == threading.get_ident()
 
     # -- leaving ----------------------------------------------------------------------------------------
@@ -202,19 +205,20 @@ class Runner:
     def stop_self(self, reason: str) -> None:
         """Ends the actor after the message that it handles."""
         self._leaving = self._leaving or ("stop", reason)
-        self._nudge()
+        self.nudge()
 
     def abort(self, reason: str) -> None:
         """Fails the actor after the message that it handles."""
         self._leaving = self._leaving or ("abort", reason)
-        self._nudge()
+        self.nudge()
 
     def post_failure(self, failure: MeshFailure) -> None:
         """A mesh of this actor has failed."""
         self._failures.append(failure)
-        self._nudge()
+        self.nudge()
 
-    def _nudge(self) -> None:
+    def nudge(self) -> None:
+        """Interrupts the actor's wait, for a message or for an answer."""
         self.node.cast(self._me, b"!wake", b"", flags=URGENT)
 
     def handle_urgent(self) -> None:

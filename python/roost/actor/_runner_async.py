@@ -175,7 +175,7 @@ class AsyncRunner(Runner):
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
 
-    def _is_busy(self) -> bool:
+    def is_busy(self) -> bool:
         if self.thread_id != threading.get_ident():
             return False
         try:

@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from roost import _core
+from roost import _core, config
 from roost._shape import Extent, Point
 from roost.actor._context import Context, current_runner
 from roost.actor._failure import MeshFailure, Obituary
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roost.actor._future import Future
+    from roost.actor._logs import LogReader
 
 OBITUARY = 7
 OK, RAISED, CLOSED = 0, 1, 2
@@ -30,6 +31,9 @@ OK, RAISED, CLOSED = 0, 1, 2
 
 class Runtime:
     """Everything that a process of a roost program holds, from its start to its end."""
+
+    logs: LogReader
+    """What workers print; only the client has it."""
 
     def __init__(
         self,
@@ -39,15 +43,13 @@ class Runtime:
         *,
         name: str,
         log_box: int,
-        config: dict[str, Any],
     ) -> None:
         self.me = me
         self.agent = agent
         self.root = root
         self.proc_name = name
         self.log_box = log_box
-        self.config = config
-        self.node = _core.Node(me, agent, int(config["pool_limit_bytes"]))
+        self.node = _core.Node(me, agent, config.get("shared_memory_limit") or _memory_limit() // 4)
         self.system = self.node.open_box(SYSTEM_BOX)
         self.runners: dict[int, Any] = {}
         self.actors_owned: dict[int, OwnedActors] = {}
@@ -73,16 +75,12 @@ class Runtime:
     @property
     def stop_grace_s(self) -> float:
         """Seconds that actors and processes get to end by themselves."""
-        return float(self.config["stop_grace_s"])
+        return config.get("stop_grace_period")  # type: ignore[no-any-return]
 
     @property
     def cleanup_timeout_s(self) -> float:
         """Seconds that ``__cleanup__`` gets."""
-        return float(self.config["cleanup_timeout_s"])
-
-    def shared_config(self) -> dict[str, Any]:
-        """Settings that new processes start with."""
-        return self.config
+        return config.get("cleanup_timeout")  # type: ignore[no-any-return]
 
     # -- what is owned ----------------------------------------------------------------------------------
 
@@ -261,8 +259,10 @@ class Runtime:
             mailbox.close(RAISED, report[0])
             request.reply(RAISED, *report)
             return
-        from roost.actor._actor import check_class
+        from roost.actor._actor import check_class, substitutes
 
+        if spec["substitutes"]:
+            substitutes.update(spec["substitutes"])
         if check_class(spec["class"]):
             from roost.actor._runner_async import AsyncRunner as Chosen
         else:
@@ -292,6 +292,22 @@ class Runtime:
             request.reply(RAISED, *dump_report(error, "setup.setup", {}))
         finally:
             self._bootstrapped.set()
+
+    def _probe(self, message: Any) -> None:
+        from roost.actor._deadlock import probed
+
+        probed(self.runners, self.me, bytes(message[2]))
+
+    def _log_level(self, message: Any) -> None:
+        from roost.actor._logs import set_log_level
+
+        set_log_level(load(message[2], message[3]))
+        message[4].reply(OK, b"")
+
+    def _log(self, message: Any) -> None:
+        mesh, stream, window = load(message[2], message[3])
+        self.logs.options[mesh] = (stream, window)
+        message[4].reply(OK, b"")
 
     def _exit(self, message: Any) -> None:
         told = json.loads(bytes(message[2]))
@@ -363,6 +379,9 @@ def _restore(token: Any) -> None:
 _HANDLERS: dict[bytes, Callable[[Runtime, Any], None]] = {
     b"spawn": Runtime._spawn,
     b"bootstrap": Runtime._bootstrap,
+    b"probe": Runtime._probe,
+    b"log": Runtime._log,
+    b"log_level": Runtime._log_level,
     b"exit": Runtime._exit,
     b"controller": Runtime._controller,
 }
@@ -427,18 +446,6 @@ def get_or_spawn_controller(name: str, Class: type, *args: Any, **kwargs: Any) -
 def fresh_id() -> int:
     """A name that nobody else has."""
     return secrets.randbits(64) | 1
-
-
-def default_config() -> dict[str, Any]:
-    """Settings of a program that sets nothing."""
-    return {
-        "pool_limit_bytes": _memory_limit() // 4,
-        "stop_grace_s": 10.0,
-        "cleanup_timeout_s": 3.0,
-        "unhandled_fault_grace_s": 2.0,
-        "stream_logs": True,
-        "log_window_s": 0.2,
-    }
 
 
 def _memory_limit() -> int:

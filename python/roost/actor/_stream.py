@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class _NthSource(CallSource):
+class StreamSource(CallSource):
     """The answer that comes as number ``n``."""
 
     __slots__ = ("_future", "_n")
@@ -79,7 +79,7 @@ def stream_all(endpoint: Endpoint[Any, Any], packed: Any) -> ValueStream[Any]:
     call = mesh._node.call(mesh._target, endpoint._meta(), body, buffers, stream=True)
     futures = []
     for n in range(len(mesh)):
-        source = _NthSource(endpoint, call, n)
+        source = StreamSource(endpoint, call, n)
         future = Future._of(source)
         source._future = weakref.ref(future)
         futures.append(future)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from roost import config
 from roost.actor._runtime import Runtime, set_runtime
 
 if TYPE_CHECKING:
@@ -40,13 +42,13 @@ def run(spec: dict[str, Any], rank: int, agent: tuple[int, int], agent_socket: i
     """Runs a worker to its end. Never returns."""
     from roost.actor._logs import install_worker_streams
 
+    config.inherit(spec["config"])
     runtime = WorkerRuntime(
         (spec["mesh"], rank),
         agent,
         tuple(spec["root"]),
         name=spec["name"],
         log_box=spec["log_box"],
-        config=spec["config"],
     )
     runtime.owners[0] = _NoOwner()
     set_runtime(runtime)
@@ -75,16 +77,26 @@ class _NoOwner:
         show_banner(f"roost: nobody owns this failure: {failure.report()}")
 
 
+def _read(source: socket.socket, size: int) -> bytes:
+    """So many bytes and not one more: what follows are frames, some with descriptors."""
+    parts = []
+    while size:
+        part = source.recv(size)
+        if not part:
+            raise ConnectionError("the host agent has ended")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
 def main() -> None:
     """Entry point of a process that was started by a command instead of a fork."""
     import pickle
-    import socket
 
     fd = int(os.environ.pop("ROOST_WORKER_FD"))
     agent_socket = socket.socket(fileno=fd)
-    with agent_socket.makefile("rb") as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        spec, rank, agent = pickle.loads(stream.read(size))
+    size = int.from_bytes(_read(agent_socket, 8), "little")
+    spec, rank, agent = pickle.loads(_read(agent_socket, size))
     from roost.actor._agent import enter
 
     enter(spec, rank)
