@@ -11,7 +11,7 @@ use roost_core::mailbox::Mode;
 use roost_core::route;
 use roost_core::wire::Header;
 
-use crate::mailbox::{Call, Mailbox, Target, deadline, is_big, wait};
+use crate::mailbox::{Bell, Call, Mailbox, Target, deadline, is_big, wait};
 use crate::parts::Outgoing;
 
 /// This process among the others.
@@ -134,14 +134,24 @@ impl Node {
         py.detach(|| self.0.poll_now());
     }
 
-    /// Becomes the leader of the poller, with the seconds that it may wait; none when another thread leads.
-    fn try_lead(&self) -> Option<f64> {
-        self.0.try_lead().map(|timeout| timeout.as_secs_f64())
+    /// The calling thread's event loop waits in `wait_loop` from now on; `epoll` is a duplicate of its own.
+    fn attach_loop(&self, bell: &Bell, epoll: i32) -> PyResult<u64> {
+        Ok(self.0.attach_loop(&bell.0, own(epoll)?).map_err(std::io::Error::from)?)
     }
 
-    /// Handles what is ready and stops leading.
-    fn lead_once(&self, py: Python<'_>) {
-        py.detach(|| self.0.lead_once());
+    /// The loop is closed.
+    fn detach_loop(&self, key: u64) {
+        self.0.detach_loop(key);
+    }
+
+    /// Waits until the loop has something to look at: bit 0, tokens; bit 1, its own descriptors.
+    #[pyo3(signature = (bell, timeout=None))]
+    fn wait_loop(&self, py: Python<'_>, bell: &Bell, timeout: Option<f64>) -> PyResult<u8> {
+        if !bell.0.is_due() && timeout != Some(0.0) {
+            wait(py, &self.0, deadline(timeout)?, true, || bell.0.is_due())?;
+        }
+        let due = bell.0.take_due();
+        Ok(u8::from(due.rung) | u8::from(due.outside) << 1)
     }
 
     /// Links two processes of this host (agent only).

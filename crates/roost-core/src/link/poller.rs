@@ -88,6 +88,15 @@ impl Poller {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(key), Self::flags(false))
     }
 
+    /// Watches the epoll of an event loop: one event each time that it becomes ready.
+    ///
+    /// # Errors
+    /// Out of memory, watched already, or a loop of epolls.
+    pub fn watch_loop(&self, fd: &OwnedFd, key: u64) -> Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(key), flags)
+    }
+
     /// Also (or no longer) watches for room to write.
     pub fn watch_write(&self, fd: &OwnedFd, key: u64, write: bool) {
         let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(key), Self::flags(write));

@@ -4,7 +4,7 @@ mod bell;
 mod call;
 mod queue;
 
-pub use bell::Bell;
+pub use bell::{Bell, Due};
 pub use call::{Answer, Call, Mode};
 pub use queue::{Closed, Mailbox, Request};
 

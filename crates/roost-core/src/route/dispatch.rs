@@ -35,7 +35,12 @@ impl Node {
     }
 
     pub(super) fn read(&self, key: u64) {
-        let Some(link) = lock(&self.links).get(&key).cloned() else { return };
+        let Some(link) = lock(&self.links).get(&key).cloned() else {
+            if let Some((_, bell)) = lock(&self.loops).get(&key) {
+                bell.ring_outside();
+            }
+            return;
+        };
         let mut messages = Vec::new();
         let end = link.receive(&mut messages);
         for message in messages {

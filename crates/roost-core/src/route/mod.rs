@@ -20,7 +20,7 @@ pub use wait::WaitEnd;
 use crate::id::{BoxId, ProcId, SYSTEM_BOX};
 use crate::link::{Link, Poller};
 use crate::lock;
-use crate::mailbox::{Call, Closed, Mailbox, Mode, Request};
+use crate::mailbox::{Bell, Call, Closed, Mailbox, Mode, Request};
 use crate::message::{Message, Parts};
 use crate::region::Pool;
 use crate::wire::{Header, Kind, SHARED, Status};
@@ -37,6 +37,7 @@ pub struct Node {
     pool: Arc<Pool>,
     peers: Mutex<FxHashMap<ProcId, Arc<Peer>>>,
     links: Mutex<FxHashMap<u64, Arc<Link>>>,
+    loops: Mutex<FxHashMap<u64, (OwnedFd, Arc<Bell>)>>,
     boxes: Mutex<Boxes>,
     calls: Mutex<FxHashMap<u64, Weak<Call>>>,
     graces: Graces,
@@ -102,6 +103,7 @@ impl Node {
             pool: Arc::new(Pool::new(pool_limit_bytes)),
             peers: Mutex::default(),
             links: Mutex::default(),
+            loops: Mutex::default(),
             boxes: Mutex::default(),
             calls: Mutex::default(),
             graces: Graces::default(),

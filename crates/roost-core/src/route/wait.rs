@@ -1,10 +1,14 @@
 //! Waiting: whoever waits leads the poller if nobody else does.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use super::Node;
 use crate::lock;
+use crate::mailbox::Bell;
 use crate::park::{Parker, Woken};
 
 /// How a wait ended.
@@ -107,21 +111,24 @@ impl Node {
         }
     }
 
-    /// Becomes the leader, for a thread that waits in an event loop of its own with the poller's descriptor
-    /// in it. Returns how long it may wait; none when another thread leads.
-    #[must_use]
-    pub fn try_lead(&self) -> Option<Duration> {
-        if !self.poller.try_lead() {
-            return None;
-        }
-        let now = Instant::now();
-        Some(self.next_timer().map_or(TICK, |timer| timer.saturating_duration_since(now)))
+    /// The calling thread runs an event loop, which from now on waits in [`Node::wait_until`] for `bell` to be
+    /// due; `epoll` holds the loop's own descriptors. Returns the key to detach it with.
+    ///
+    /// # Errors
+    /// Whatever the kernel says.
+    pub fn attach_loop(&self, bell: &Arc<Bell>, epoll: OwnedFd) -> Result<u64, Errno> {
+        let key = self.fresh();
+        self.poller.watch_loop(&epoll, key)?;
+        bell.belongs_here(Arc::clone(&self.poller));
+        lock(&self.loops).insert(key, (epoll, Arc::clone(bell)));
+        Ok(key)
     }
 
-    /// Handles what is ready and stops leading.
-    pub fn lead_once(&self) {
-        self.turn(None, Some(Duration::ZERO));
-        self.poller.leave();
+    /// The loop is closed.
+    pub fn detach_loop(&self, key: u64) {
+        if let Some((epoll, _)) = lock(&self.loops).remove(&key) {
+            self.poller.forget(&epoll);
+        }
     }
 
     /// The backup thread's life.
