@@ -82,6 +82,9 @@ pub struct Link {
     pool: Arc<Pool>,
     out: Mutex<Out>,
     input: Mutex<Input>,
+    /// Held from taking messages off the socket until they are delivered: two threads may find the link
+    /// readable at once, and what the first has taken must not be overtaken.
+    pub(crate) delivering: Mutex<()>,
     queued_bytes: AtomicUsize,
     broken: AtomicBool,
     holds: Mutex<FxHashMap<(u64, u64), u32>>,
@@ -110,6 +113,7 @@ impl Link {
             pool,
             out: Mutex::default(),
             input: Mutex::default(),
+            delivering: Mutex::default(),
             queued_bytes: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
             holds: Mutex::default(),

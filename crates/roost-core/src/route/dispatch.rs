@@ -41,11 +41,15 @@ impl Node {
             }
             return;
         };
-        let mut messages = Vec::new();
-        let end = link.receive(&mut messages);
-        for message in messages {
-            self.dispatch(link.peer, message);
-        }
+        let end = {
+            let _order = lock(&link.delivering);
+            let mut messages = Vec::new();
+            let end = link.receive(&mut messages);
+            for message in messages {
+                self.dispatch(link.peer, message);
+            }
+            end
+        };
         if let Err(error) = end {
             lock(&self.links).remove(&key);
             link.close();
@@ -259,6 +263,7 @@ impl Node {
         let peer = self.peer(dead);
         let link = peer.link();
         if let Some(link) = link {
+            let _order = lock(&link.delivering);
             let mut messages = Vec::new();
             while link.receive(&mut messages).is_ok() && !messages.is_empty() {
                 for message in messages.drain(..) {
