@@ -172,6 +172,9 @@ def unpack_exception(packed: Any) -> BaseException:
     return error
 
 
+_BESIDE_ARGS = ("filename", "filename2", "name", "path", "value")
+"""What exceptions of Python's own keep beside their arguments."""
+
 _FIELDS = ("message", "exception_formatted", "actor", "rank", "host", "pid")
 _classes: dict[type[BaseException], type[ActorError]] = {}
 
@@ -205,6 +208,9 @@ def actor_error(exception: BaseException, **described: Any) -> ActorError:
     attributes = getattr(exception, "__dict__", None)
     if attributes:
         error.__dict__.update(attributes)
+    for name in _BESIDE_ARGS:
+        if getattr(exception, name, None) is not None and getattr(error, name, None) is None:
+            setattr(error, name, getattr(exception, name))
     error._describe(exception, described.pop("message", ""), **described)
     return error
 

@@ -148,8 +148,11 @@ class Endpoint(Generic[P, R]):
         self._partial = partial
         self._meta_bytes: bytes | None = None
         function = declared._method if isinstance(declared, EndpointProperty) else declared
+        bound = isinstance(function, MethodType)
+        function = function.__func__ if isinstance(function, MethodType) else function
         self._function = function
-        self._arity = _arity(function, 2 if explicit_response_port else 1)
+        self._leading = int(explicit_response_port) + (bound or not _is_static(mesh._class, name))
+        self._arity = _arity(function, self._leading)
         self.__doc__ = getattr(function, "__doc__", None)
 
     @property
@@ -179,9 +182,8 @@ class Endpoint(Generic[P, R]):
             signature = inspect.signature(self._function)
         except (TypeError, ValueError):
             return
-        leading = (None, None) if self._explicit else (None,)
         try:
-            signature.bind(*leading, *args, **kwargs)
+            signature.bind(*[None] * self._leading, *args, **kwargs)
         except TypeError as error:
             shown = f"{self._name}{signature}"
             raise TypeError(f"{self._full_name}: {error}; the endpoint is {shown}") from None
@@ -296,6 +298,10 @@ class Endpoint(Generic[P, R]):
 
 def _get_endpoint(mesh: ActorMesh[Any], name: str, explicit: bool) -> Endpoint[Any, Any]:
     return mesh._endpoint(name, explicit)
+
+
+def _is_static(cls: type, name: str) -> bool:
+    return any(isinstance(vars(base)[name], staticmethod) for base in cls.__mro__ if name in vars(base))
 
 
 def _arity(function: Any, leading: int) -> tuple[int, int] | None:
