@@ -414,3 +414,30 @@ def test_waits_in_threads_end_too(pair: Any) -> None:
     assert len(errors) == 4
     assert all(isinstance(error, SupervisionError) for error in errors)
     assert current_rank().rank == 0
+
+
+@pytest.mark.parametrize(
+    "handling",
+    [
+        "try: a.ping.call().get()\n    except ValueError: pass",
+        "try: a.initialized.get()\n    except ValueError: pass",
+        "assert isinstance(a.ping.call().exception(), ValueError)",
+    ],
+)
+def test_a_program_that_handles_the_error_of_a_constructor_lives(program: Any, handling: str) -> None:
+    run: Program = program(
+        f"""
+    import time
+    from roost.actor import Actor, endpoint, this_host
+    class A(Actor):
+        def __init__(self): raise ValueError("no")
+        @endpoint
+        def ping(self): ...
+    a = this_host().spawn_procs({{"gpus": 1}}).spawn("a", A)
+    {handling}
+    time.sleep(0.5)
+    print("alive", flush=True)
+    """,
+        ROOST_UNHANDLED_FAULT_GRACE="200ms",
+    )
+    assert run.end()[:2] == (0, "alive\n")

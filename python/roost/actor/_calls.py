@@ -32,12 +32,14 @@ def error_of(
     from roost.actor._failure import supervision_error
     from roost.actor._reports import load_report
 
-    if status == RAISED:
-        return load_report(body, buffers, endpoint, rank)
     if endpoint is not None:
         from roost.actor._runtime import runtime
 
-        runtime().saw_failure(endpoint._mesh, rank)
+        mesh = endpoint._mesh
+        box = None if status == DEAD else mesh._box
+        runtime().saw_failure(mesh._procs._uid, mesh._region.ranks()[rank], box)
+    if status == RAISED:
+        return load_report(body, buffers, endpoint, rank)
     return supervision_error(endpoint, rank, status, bytes(body))
 
 

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roost import config
 from roost.actor._failure import MeshFailure, Obituary, default_fault_hook
@@ -19,6 +19,10 @@ from roost.actor._runtime import Runtime, fresh_id, runtime_if_started
 
 if TYPE_CHECKING:
     from roost.actor._future import Future
+
+
+_SEEN_S = 3.0
+"""The error of a call and the news of the failure behind it come by two ways, this far apart at most."""
 
 
 class RootOwner:
@@ -30,7 +34,7 @@ class RootOwner:
         self._runtime = here
         self.owned: list[Any] = []
         self._unseen: list[tuple[float, MeshFailure]] = []
-        self._seen: collections.deque[tuple[int, int]] = collections.deque(maxlen=1024)
+        self._seen: collections.deque[_Seen] = collections.deque(maxlen=1024)
         self._lock = threading.Condition()
         self._watch: threading.Thread | None = None
 
@@ -51,7 +55,8 @@ class RootOwner:
                 self._runtime.end_program(failure, error)
             return
         with self._lock:
-            if any(_is_about(failure, uid, base) for uid, base in self._seen):
+            now = time.monotonic()
+            if any(seen.until > now and seen.covers(failure) for seen in self._seen):
                 return
             grace = config.get("unhandled_fault_grace")
             self._unseen.append((time.monotonic() + grace, failure))
@@ -60,16 +65,12 @@ class RootOwner:
                 self._watch.start()
             self._lock.notify()
 
-    def saw(self, mesh: Any, rank: int) -> None:
-        """The program got an error for a rank, so it knows."""
+    def saw(self, mesh: int, rank: int, box: int | None) -> None:
+        """The program got an error for a process, or for one actor in it, so it knows."""
+        seen = _Seen(time.monotonic() + _SEEN_S, mesh, rank, box)
         with self._lock:
-            base = mesh._region.ranks()[rank]
-            self._seen.append((mesh._procs._uid, base))
-            self._unseen = [
-                (due, failure)
-                for due, failure in self._unseen
-                if not _is_about(failure, mesh._procs._uid, base)
-            ]
+            self._seen.append(seen)
+            self._unseen = [(due, failure) for due, failure in self._unseen if not seen.covers(failure)]
 
     def first_unseen(self) -> MeshFailure | None:
         """A failure that the program does not know of."""
@@ -88,11 +89,24 @@ class RootOwner:
             self._runtime.end_program(failure, None)
 
 
-def _is_about(failure: MeshFailure, uid: int, base: int) -> bool:
-    mesh = failure.mesh
-    procs = getattr(mesh, "_procs", mesh)
-    ranks = mesh._region.ranks()
-    return procs._uid == uid and failure.rank < len(ranks) and ranks[failure.rank] == base
+class _Seen(NamedTuple):
+    """An error that the program got from a call of its own."""
+
+    until: float
+    mesh: int
+    rank: int
+    box: int | None
+    """The actor that it was about; None is the whole process."""
+
+    def covers(self, failure: MeshFailure) -> bool:
+        mesh = failure.mesh
+        ranks = mesh._region.ranks()
+        if failure.rank >= len(ranks) or ranks[failure.rank] != self.rank:
+            return False
+        if getattr(mesh, "_procs", mesh)._uid != self.mesh:
+            return False
+        is_of_actor = failure.exit_code is None and failure.signal is None
+        return self.box is None or (is_of_actor and getattr(mesh, "_box", None) == self.box)
 
 
 class ClientRuntime(Runtime):
@@ -120,8 +134,8 @@ class ClientRuntime(Runtime):
         atexit.register(self._at_exit)
         follow_notebook(self)
 
-    def saw_failure(self, mesh: Any, rank: int) -> None:
-        self.root_owner.saw(mesh, rank)
+    def saw_failure(self, mesh: int, rank: int, box: int | None) -> None:
+        self.root_owner.saw(mesh, rank, box)
 
     def agent_lost(self, obituary: Obituary) -> None:
         if not self.is_closing and not self._ended:

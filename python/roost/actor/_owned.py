@@ -68,9 +68,19 @@ class OwnedActors:
     def initialized(self) -> Future[None]:
         with self._lock:
             if self._initialized is None:
-                self._initialized = Future._of(ControlSource(self.spawning, len(self.mesh), check_answers))
+                self._initialized = Future._of(ControlSource(self.spawning, len(self.mesh), self._check))
                 self._initialized._seen = True
             return self._initialized
+
+    def _check(self, answers: list[Any]) -> None:
+        from roost.actor._calls import DEAD, OK
+        from roost.actor._runtime import runtime
+
+        for rank, status, _, _ in answers:
+            if status != OK:
+                box = None if status == DEAD else self.mesh._box
+                runtime().saw_failure(self.mesh._procs._uid, self.mesh._region.ranks()[rank], box)
+        check_answers(answers)
 
     def stop(self, reason: str) -> Future[None]:
         with self._lock:
@@ -138,6 +148,9 @@ class OwnedProcs:
             if status == RAISED:
                 raise load_report(body, buffers, None, rank)
             if status != OK:
+                from roost.actor._runtime import runtime
+
+                runtime().saw_failure(self.mesh._uid, self.mesh._region.ranks()[rank], None)
                 obituary = Obituary(bytes(body)) if status == 3 else None
                 what = "did not start" if obituary is None else obituary.what()
                 raise SpawnError(f"rank {rank} of {self.name!r} {what}")

@@ -212,8 +212,8 @@ class Runtime:
             if runner.owner[:2] == dead:
                 runner.stop_self("its owner's process has ended")
 
-    def saw_failure(self, mesh: Any, rank: int) -> None:
-        """The caller of a rank is being told that it has failed."""
+    def saw_failure(self, mesh: int, rank: int, box: int | None) -> None:
+        """The program is being told of the failure of a process, or of one actor in it."""
 
     def agent_lost(self, obituary: Obituary) -> None:
         """The host agent is gone, and with it all processes of the host."""
