@@ -7,7 +7,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyByteArray, PyBytes};
 use roost_core::message::{Message, Part};
 use roost_core::region::View;
 
@@ -133,21 +133,24 @@ impl<'py> Outgoing<'py> {
 /// The first part of a message, and the others.
 pub type Unpacked = (Py<PyAny>, Option<Vec<Py<PyAny>>>);
 
-/// Parts `from..` of a message as Python objects: small ones as bytes, big ones as views.
+/// Parts `from..` of a message as Python objects: the body as bytes; of the others, which may be written to,
+/// small ones as byte arrays and big ones as views.
 pub fn unpack(py: Python<'_>, message: &mut Message, from: usize) -> PyResult<Unpacked> {
     let mut parts = std::mem::take(&mut message.parts).into_iter().skip(from);
-    let mut convert = |part: Part| -> PyResult<Py<PyAny>> {
+    let payload: &[u8] = &message.payload;
+    let body = match parts.next() {
+        Some(Part::Inline(range)) => bytes_of(py, payload.get(range).unwrap_or(&[]))?.into_any().unbind(),
+        Some(Part::View(view)) => Py::new(py, Buffer(view))?.into_any(),
+        None => PyBytes::new(py, b"").into_any().unbind(),
+    };
+    let convert = |part: Part| -> PyResult<Py<PyAny>> {
         Ok(match part {
             Part::Inline(range) => {
-                bytes_of(py, message.payload.get(range).unwrap_or(&[]))?.into_any().unbind()
+                PyByteArray::new(py, payload.get(range).unwrap_or(&[])).into_any().unbind()
             }
             Part::View(view) => Py::new(py, Buffer(view))?.into_any(),
         })
     };
-    let body = match parts.next() {
-        Some(part) => convert(part)?,
-        None => PyBytes::new(py, b"").into_any().unbind(),
-    };
-    let buffers = parts.map(&mut convert).collect::<PyResult<Vec<_>>>()?;
+    let buffers = parts.map(convert).collect::<PyResult<Vec<_>>>()?;
     Ok((body, if buffers.is_empty() { None } else { Some(buffers) }))
 }

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from roost.actor._client import ClientRuntime
     from roost.actor._proc_mesh import ProcMesh
 
-    Held = tuple[int, int, str, str]
-
 _SEPARATOR = b"\x1e"
 
 
@@ -29,7 +27,8 @@ class LogReader:
         self.mailbox = mailbox
         self.options: dict[int, tuple[bool, float | None]] = {}
         self._partial: dict[tuple[int, int, int], tuple[str, bytes]] = {}
-        self._held: dict[Held, list[int]] = {}
+        self._held: list[tuple[int, str, set[int], str]] = []
+        self._same: dict[tuple[int, int, str, str], list[set[int]]] = {}
         self._due: float | None = None
         self._lock = threading.Lock()
         self._closing = False
@@ -59,10 +58,15 @@ class LogReader:
             self._line(which, rank, name, mesh, line)
 
     def _line(self, which: int, rank: int, name: str, mesh: int, line: bytes) -> None:
-        actor = name
-        if line.startswith(_SEPARATOR):
-            tag, _, line = line[1:].partition(_SEPARATOR)
-            actor = tag.decode(errors="replace")
+        # Plain text, then the name of an actor and its text, and again where one has begun to write behind
+        # somebody's line that had no end.
+        plain, *marked = line.split(_SEPARATOR)
+        if plain or not marked:
+            self._text(which, rank, name, mesh, plain)
+        for tag, text in zip(marked[::2], marked[1::2], strict=False):
+            self._text(which, rank, tag.decode(errors="replace"), mesh, text)
+
+    def _text(self, which: int, rank: int, actor: str, mesh: int, line: bytes) -> None:
         text = line.decode(errors="replace").rpartition("\r")[2]
         option = self.options.get(mesh)
         stream, window = option or (config.get("enable_log_forwarding"), config.get("log_window"))
@@ -71,24 +75,29 @@ class LogReader:
         if window is None:
             self._show(which, actor, [rank], text)
             return
-        self._held.setdefault((mesh, which, actor, text), []).append(rank)
+        same = self._same.setdefault((mesh, which, actor, text), [])
+        # The first such line that this rank has not said yet; the second of one rank is a line of its own.
+        ranks = next((ranks for ranks in same if rank not in ranks), None)
+        if ranks is None:
+            ranks = set()
+            same.append(ranks)
+            self._held.append((which, actor, ranks, text))
+        ranks.add(rank)
         if self._due is None:
             self._due = time.monotonic() + window
 
     def _show_held(self) -> None:
         self._due = None
-        held, self._held = self._held, {}
-        for (_, which, actor, text), ranks in held.items():
-            self._show(which, actor, ranks, text)
+        held, self._held, self._same = self._held, [], {}
+        for which, actor, ranks, text in held:
+            self._show(which, actor, sorted(ranks), text)
 
     def _show(self, which: int, actor: str, ranks: list[int], text: str) -> None:
         stream = sys.stdout if which == 1 else sys.stderr
-        different = sorted(set(ranks))
-        prefix = f"[{actor} {fold_ranks(different)}] " if config.get("prefix_with_rank") else ""
-        times = "" if len(ranks) == len(different) else f"x{len(ranks)} "
-        many = f"({len(different)} ranks) " if len(different) > 1 else ""
+        prefix = f"[{actor} {fold_ranks(ranks)}] " if config.get("prefix_with_rank") else ""
+        many = f"({len(ranks)} ranks) " if len(ranks) > 1 else ""
         try:
-            stream.write(f"{prefix}{times}{many}{text}\n")
+            stream.write(f"{prefix}{many}{text}\n")
             stream.flush()
         except Exception:
             return

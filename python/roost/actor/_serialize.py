@@ -77,14 +77,19 @@ def _make_pickler() -> Any:
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.sent: set[int] = set()  # addresses of the storages that travel as a whole
+
         def reducer_override(self, value: Any) -> Any:
             torch = sys.modules.get("torch")
             if torch is not None and hasattr(torch, "UntypedStorage"):
                 if isinstance(value, torch.UntypedStorage) and value.device.type == "cpu":
+                    self.sent.add(value.data_ptr())
                     return _reduce_storage(value)
                 if isinstance(value, torch.storage.TypedStorage):
                     return _typed_storage, (value._untyped_storage, value.dtype)
-                if type(value) is torch.Tensor and _wastes(value):
+                if type(value) is torch.Tensor and _wastes(value, self.sent):
                     compact = value.detach().clone().requires_grad_(value.requires_grad)
                     return compact.__reduce_ex__(5)
             if isinstance(value, BaseException) and not isinstance(value, ActorError):
@@ -96,12 +101,14 @@ def _make_pickler() -> Any:
     return Pickler
 
 
-def _wastes(tensor: Any) -> bool:
-    """Whether most of a tensor's storage belongs to others: a slice travels without its whole."""
+def _wastes(tensor: Any, sent: set[int]) -> bool:
+    """Whether most of a tensor's storage belongs to others: a slice travels without its whole, unless the
+    whole travels too."""
     if tensor.device.type != "cpu" or tensor.layout is not sys.modules["torch"].strided:
         return False
-    storage = tensor.untyped_storage().nbytes()
-    return bool(storage > 2 * tensor.numel() * tensor.element_size() and tensor.is_leaf)
+    storage = tensor.untyped_storage()
+    needed = tensor.numel() * tensor.element_size()
+    return bool(tensor.is_leaf and storage.nbytes() > 2 * needed and storage.data_ptr() not in sent)
 
 
 def _reduce_storage(storage: Any) -> tuple[Any, ...]:
