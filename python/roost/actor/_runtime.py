@@ -181,6 +181,10 @@ class Runtime:
             self.agent_lost(Obituary(bytes(meta)))
             return
         obituary = Obituary(bytes(meta))
+        if bytes(meta).startswith(b"lost:"):
+            import logging
+
+            logging.getLogger("roost").warning("lost process %d of mesh %x: %s", *dead[::-1], obituary.why)
         failures: list[tuple[Any, MeshFailure]] = []
         with self._lock:
             procs = self.procs_owned.get(dead[0])

@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::Node;
 use crate::id::{ProcId, SYSTEM_BOX};
-use crate::link::Ready;
+use crate::link::{LinkError, Ready};
 use crate::lock;
 use crate::mailbox::{Call, Closed, request_of};
 use crate::message::{Message, Part, Parts};
@@ -53,14 +53,14 @@ impl Node {
         if let Err(error) = end {
             lock(&self.links).remove(&key);
             link.close();
-            if self.peer(link.peer).lose(&link) {
-                self.lost(link.peer, &error.to_string());
+            if self.peer(link.peer).lose(&link, &error) {
+                self.lost(link.peer, &error);
             }
         }
     }
 
     /// Without its link to the agent a process is on its own; other links wait for the obituary.
-    fn lost(&self, peer: ProcId, why: &str) {
+    fn lost(&self, peer: ProcId, why: &LinkError) {
         if self.agent == Some(peer) {
             let obituary = Arc::from(format!("lost:{why}").as_bytes());
             let peers: Vec<_> = lock(&self.peers).keys().copied().filter(|id| *id != self.me).collect();
@@ -71,6 +71,9 @@ impl Node {
             // The agent's own Python reaps its children and publishes the obituary.
             let header = Header { kind: Kind::Obituary, src: peer, ..Header::default() };
             self.to_system(Message::of(header, &[format!("closed:{why}").as_bytes()]));
+        } else if matches!(why, LinkError::Wire(_) | LinkError::Region) {
+            // It lives, perhaps, but nothing that it says can be understood any more.
+            self.bury(peer, &Arc::from(format!("lost:{why}").as_bytes()));
         }
     }
 
@@ -316,17 +319,15 @@ impl Node {
     }
 
     pub(super) fn expire(&self, now: Instant) {
-        let overdue: Vec<ProcId> = {
+        let overdue: Vec<(ProcId, String)> = {
             let peers = lock(&self.peers);
-            let late = peers.values().filter(|peer| peer.overdue().is_some_and(|due| due <= now));
-            late.map(|peer| peer.id).collect()
+            let lost = peers.values().filter_map(|peer| Some((peer.id, peer.overdue()?)));
+            lost.filter(|(_, (due, _))| *due <= now).map(|(id, (_, why))| (id, why)).collect()
         };
         if self.agent.is_some() {
-            for id in overdue {
-                self.bury(
-                    id,
-                    &Arc::from(&b"lost:the connection ended and the host agent did not say why"[..]),
-                );
+            for (id, why) in overdue {
+                let obituary = format!("lost:{why}, and the host agent did not say why");
+                self.bury(id, &Arc::from(obituary.as_bytes()));
             }
         }
         let strangers: Vec<_> = {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::id::{BoxId, ProcId};
-use crate::link::Link;
+use crate::link::{Link, LinkError};
 use crate::lock;
 use crate::message::Parts;
 use crate::region::Block;
@@ -42,6 +42,7 @@ enum State {
     /// The link has ended; the agent has not said why.
     Lost {
         since: Instant,
+        why: String,
         queue: Vec<Waiting>,
     },
     Dead(Arc<[u8]>),
@@ -88,7 +89,8 @@ impl Peer {
                 if !link.send(header, parts, None) {
                     // The poller has not seen the end yet; the obituary will settle this frame too.
                     let queue = vec![keep(header, parts)];
-                    *state = State::Lost { since: Instant::now(), queue };
+                    let why = "the connection ended".to_owned();
+                    *state = State::Lost { since: Instant::now(), why, queue };
                 }
                 Ok(false)
             }
@@ -118,11 +120,11 @@ impl Peer {
     }
 
     /// The link has ended. False when the peer was known to be dead, or another link took over.
-    pub fn lose(&self, link: &Arc<Link>) -> bool {
+    pub fn lose(&self, link: &Arc<Link>, error: &LinkError) -> bool {
         let mut state = lock(&self.state);
         match &*state {
             State::Linked(current) if Arc::ptr_eq(current, link) => {
-                *state = State::Lost { since: Instant::now(), queue: Vec::new() };
+                *state = State::Lost { since: Instant::now(), why: error.to_string(), queue: Vec::new() };
                 true
             }
             State::Lost { .. } => true,
@@ -151,10 +153,10 @@ impl Peer {
         }
     }
 
-    /// When a lost peer counts as dead without an obituary.
-    pub fn overdue(&self) -> Option<Instant> {
+    /// When a lost peer counts as dead without an obituary, and how it was lost.
+    pub fn overdue(&self) -> Option<(Instant, String)> {
         match &*lock(&self.state) {
-            State::Lost { since, .. } => Some(*since + OBITUARY_TIME),
+            State::Lost { since, why, .. } => Some((*since + OBITUARY_TIME, why.clone())),
             _ => None,
         }
     }

@@ -94,3 +94,26 @@ fn a_frame_of_four_gigabytes_is_refused_at_its_header() {
     bytes[8..16].copy_from_slice(&(4u64 << 30).to_le_bytes());
     assert!(matches!(decode(&bytes), Err(WireError::Length(_, _))));
 }
+
+/// Each file is named after what the decoder has to make of it. New finds are added, never removed.
+#[test]
+fn the_corpus_is_judged_as_before() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).expect("the corpus") {
+        let path = entry.expect("a file").path();
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
+        let bytes = std::fs::read(&path).expect("its bytes");
+        let judged = match decode(&bytes) {
+            Ok(Progress::Frame(_)) => "whole",
+            Ok(Progress::Need(_)) => "incomplete",
+            Err(_) => "refused",
+        };
+        assert!(name.starts_with(judged), "{name} is {judged}");
+        for end in 0..bytes.len() {
+            let _ = decode(&bytes[..end]);
+        }
+        seen += 1;
+    }
+    assert!(seen > 10);
+}
