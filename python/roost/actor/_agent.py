@@ -63,20 +63,26 @@ class Agent:
         self.poller.register(self.node.fileno(), select.EPOLLIN)
         self.node.adopt(client, client_socket)
         self.targets: dict[Any, Any] = {}
+        self.unloaded = list(_WHEN_IDLE)
 
     def run(self) -> None:
         """Serves until the client is gone."""
         while True:
-            for fd, _ in self.poller.poll(self._timeout()):
+            self.node.poll()
+            # Until there are none: a link that is adopted is read at once, and no event tells of that.
+            while messages := self.system.take(256, 0.0):
+                for message in messages:
+                    self.handle(message)
+            self.reap()
+            self.kill_late()
+            ready = self.poller.poll(0.0 if self.unloaded else self._timeout())
+            if self.unloaded and not ready:
+                importlib.import_module(self.unloaded.pop())
+            for fd, _ in ready:
                 if fd == self.wake_read:
                     os.read(fd, 4096)
                 elif fd in self.pipes:
                     self.read_pipe(fd)
-            self.node.poll()
-            for message in self.system.take(256, 0.0):
-                self.handle(message)
-            self.reap()
-            self.kill_late()
 
     def _timeout(self) -> float:
         times = [child.kill_at for child in self.children.values() if child.kill_at is not None]
@@ -362,7 +368,23 @@ def main() -> None:
     Agent((me, 0), (client, 0), fd).run()
 
 
+_AT_ONCE = (
+    "roost.actor._worker",
+    "roost.actor._runner_sync",
+    "roost.actor._logs",
+    "roost.actor._actor_mesh",
+    "roost.actor._host_mesh",
+    "roost.actor._calls",
+    "logging",
+    "weakref",
+    "cloudpickle",
+)
+"""What every worker needs: imported once, before the first is forked."""
+_WHEN_IDLE = ("roost.actor._runner_async", "traceback", "roost.actor._stream", "roost.actor._bells")
+"""What many workers need: it is not worth keeping the first ones waiting for."""
+
+
 def preload() -> None:
     """Imports what every worker needs, once."""
-    for module in ("_worker", "_runner_sync", "_logs", "_actor_mesh", "_host_mesh", "_calls"):
-        importlib.import_module(f"roost.actor.{module}")
+    for module in _AT_ONCE:
+        importlib.import_module(module)

@@ -94,20 +94,23 @@ class CallSource(Source):
         if context is None:
             return
         runner = context.actor_instance._runner
-        if runner is not None and runner.is_blocked_by(self._endpoint, self._rank):
+        if runner is not None and runner.is_blocked_by(self._endpoint, self._ranks()):
             raise DeadlockError(
-                f"{runner.name} waits for its own endpoint {self._endpoint._full_name}, which it can only "
+                f"{runner.label} waits for its own endpoint {self._endpoint._full_name}, which it can only "
                 "handle when it has finished this one; call the method directly, or do not wait"
             )
+
+    def _ranks(self) -> list[int]:
+        """The ranks whose answers are missing."""
+        return [self._rank + index for index in self._call.missing()]
 
     def awaited(self) -> list[tuple[int, int, int]]:
         endpoint = self._endpoint
         if endpoint._timeout is not None or endpoint._explicit or endpoint._is_concurrent:
             return []
         mesh = endpoint._mesh
-        ranks = mesh._region.ranks()
-        offset = self._rank
-        return [(mesh._procs._uid, ranks[offset + index], mesh._box) for index in self._call.missing()]
+        base = mesh._region.ranks()
+        return [(mesh._procs._uid, base[rank], mesh._box) for rank in self._ranks()]
 
     def result(self) -> Any:
         answers = self._call.take(0, 1)

@@ -71,7 +71,7 @@ class Wait:
     def hand_on(self, origin: Address, path: list[Step]) -> None:
         """Sends a probe to everyone that this wait is for."""
         runner = self._runner
-        path = [*path, (runner.address, runner.name, self.number)]
+        path = [*path, (runner.address, runner.label, self.number)]
         for mesh, rank, box in self._source.awaited():
             target = runner.node.target(0, [(mesh, rank)])
             runner.node.cast(target, b"probe", pickle.dumps((origin, path, box), 5))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -79,10 +78,10 @@ class HostMesh(MeshTrait):
         hosts = self.extent
         extent = Extent([*hosts.labels, *sizes], [*hosts.sizes, *sizes.values()])
         region = Region(extent.labels, Slice.new_row_major(extent.sizes))
-        from roost.actor._runtime import runtime
+        from roost.actor._runtime import fresh_id, runtime
 
         here = runtime()
-        uid = secrets.randbits(64) | 1
+        uid = fresh_id()
         shown = name or f"procs-{uid & 0xFFFF:04x}"
         mesh = ProcMesh(shown, uid, region, HostMesh(self._agents, self._region, python=self._python))
         owned = OwnedProcs(here.node, mesh, here.current_owner(), [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost._shape import MeshTrait, Region, Slice
@@ -64,11 +63,11 @@ class ProcMesh(MeshTrait):
         check_class(Class)
         if self._owned is not None:
             self._owned.refuse()
-        from roost.actor._runtime import runtime
+        from roost.actor._runtime import fresh_id, runtime
 
         here = runtime()
         owner = here.current_owner()
-        box = secrets.randbits(63) << 1
+        box = fresh_id() & ~1
         extent = self.extent
         spec = {
             "name": name,

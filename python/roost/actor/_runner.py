@@ -189,12 +189,19 @@ class Runner:
             text = f"{self.name} was stopped before it came to this call"
             request.reply(CLOSED, closed_reason("stopped", text))
 
-    def is_blocked_by(self, endpoint: Any, rank: int) -> bool:
-        """Whether waiting for this endpoint is waiting for this actor's own next message."""
+    @property
+    def label(self) -> str:
+        """The actor's name and where it is in its mesh."""
+        where = ", ".join(f"{dim}={index}" for dim, index in self.view.rank.items())
+        return f"{self.name}({where})" if where else self.name
+
+    def is_blocked_by(self, endpoint: Any, ranks: list[int]) -> bool:
+        """Whether waiting for these ranks of an endpoint is waiting for this actor's own next message."""
         mesh = endpoint._mesh
-        if mesh._box != self.box or endpoint._is_concurrent:
+        if mesh._box != self.box or endpoint._is_concurrent or mesh._procs._uid != self.runtime.me[0]:
             return False
-        return (mesh._procs._uid, mesh._region.ranks()[rank]) == self.runtime.me and self.is_busy()
+        base = mesh._region.ranks()
+        return any(base[rank] == self.runtime.me[1] for rank in ranks) and self.is_busy()
 
     def is_busy(self) -> bool:
         """Whether the code that runs now is the one that the actor's next message waits for."""

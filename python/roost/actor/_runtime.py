@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import secrets
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -449,7 +448,7 @@ def get_or_spawn_controller(name: str, Class: type, *args: Any, **kwargs: Any) -
 
 def fresh_id() -> int:
     """A name that nobody else has."""
-    return secrets.randbits(64) | 1
+    return int.from_bytes(os.urandom(8), "little") | 1
 
 
 def _memory_limit() -> int:
