@@ -16,7 +16,7 @@ Every error names what failed, where, and what to do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,13 +122,16 @@ class ActorError(Exception):
         host: str = "",
         pid: int = 0,
     ) -> None:
-        self.exception = exception
-        self.message = message
-        self.exception_formatted = formatted
-        self.actor = actor
-        self.rank = rank or {}
-        self.host = host
-        self.pid = pid
+        # Past the type's own __setattr__: the exception may be a frozen dataclass.
+        self.__dict__.update(
+            exception=exception,
+            message=message,
+            exception_formatted=formatted,
+            actor=actor,
+            rank=rank or {},
+            host=host,
+            pid=pid,
+        )
 
     def __str__(self) -> str:
         text = self.message or "an endpoint failed"
@@ -147,11 +150,14 @@ def pack_exception(error: BaseException) -> Any:
     The usual way calls the constructor with ``args``, which fails for each exception whose constructor
     takes something else; this one does not call it.
     """
-    plain = type(error).__reduce__ in (BaseException.__reduce__, OSError.__reduce__)
-    if plain and type(error).__module__ != "builtins":
-        cause = None if error.__cause__ is None else pack_exception(error.__cause__)
-        return _Packed, type(error), error.args, dict(error.__dict__), cause
-    return error
+    kind = type(error)
+    if kind.__reduce__ not in (BaseException.__reduce__, OSError.__reduce__):
+        return error
+    if kind.__module__ == "builtins" and error.__cause__ is None:
+        return error
+    args = _native_args(error)
+    cause = None if error.__cause__ is None else pack_exception(error.__cause__)
+    return _Packed, kind, args, {**_slots(error), **error.__dict__}, cause
 
 
 class _Packed:
@@ -164,12 +170,45 @@ def unpack_exception(packed: Any) -> BaseException:
         error: BaseException = packed
         return error
     _, kind, args, state, cause = packed
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(state)
+    error = _blank(kind, args)
+    _restore(error, state)
     if cause is not None:
         error.__cause__ = unpack_exception(cause)
     return error
+
+
+def _native_args(error: BaseException) -> tuple[Any, ...]:
+    """The arguments of the built-in constructor; OSError keeps the names of files elsewhere."""
+    return OSError.__reduce__(error)[1] if isinstance(error, OSError) else error.args  # type: ignore[return-value]
+
+
+def _slots(error: BaseException) -> dict[str, Any]:
+    names = (name for base in type(error).__mro__ for name in base.__dict__.get("__slots__", ()))
+    return {name: getattr(error, name) for name in names if hasattr(error, name)}
+
+
+def _blank(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """An exception of a type whose constructor has not run."""
+    try:
+        error = kind.__new__(kind, *args)
+    except Exception:
+        # A __new__ of other arguments: that of the built-in type below does not mind.
+        native = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+        error = native.__new__(kind, *args)
+    if isinstance(error, OSError):
+        OSError.__init__(error, *args)
+    else:
+        BaseException.args.__set__(error, args)  # type: ignore[attr-defined]
+    return error
+
+
+def _restore(error: BaseException, state: dict[str, Any]) -> None:
+    for name, value in state.items():
+        slot = getattr(type(error), name, None)
+        if type(slot).__name__ == "member_descriptor":
+            slot.__set__(error, value)  # type: ignore[union-attr]
+        else:
+            error.__dict__[name] = value
 
 
 _BESIDE_ARGS = ("filename", "filename2", "name", "path", "value")
@@ -186,7 +225,9 @@ def _class_for(raised: type[BaseException]) -> type[ActorError]:
     known = _classes.get(raised)
     if known is None:
         try:
-            body = {"__module__": raised.__module__, "__doc__": raised.__doc__, "message": ""}
+            # Our fields go before properties of the same names.
+            body = {"__module__": raised.__module__, "__doc__": raised.__doc__}
+            body |= dict.fromkeys(("exception", *_FIELDS))
             known = type(raised.__name__, (ActorError, raised), body)
             known.__qualname__ = f"ActorError[{raised.__qualname__}]"
         except TypeError:
@@ -198,19 +239,18 @@ def _class_for(raised: type[BaseException]) -> type[ActorError]:
 def actor_error(exception: BaseException, **described: Any) -> ActorError:
     """The error that a caller sees for ``exception``, which an endpoint raised."""
     kind = _class_for(type(exception)) if isinstance(exception, Exception) else ActorError
+    native = _native_args(exception)
     try:
-        error = kind.__new__(kind, *exception.args)
-        error.args = exception.args
+        error = cast("ActorError", _blank(kind, native))
         if type(exception).__module__ == "builtins":
-            type(exception).__init__(error, *exception.args)
+            type(exception).__init__(error, *native)
     except Exception:
         error = ActorError.__new__(ActorError)
-    attributes = getattr(exception, "__dict__", None)
-    if attributes:
-        error.__dict__.update(attributes)
+    _restore(error, {**_slots(exception), **exception.__dict__})
     for name in _BESIDE_ARGS:
         if getattr(exception, name, None) is not None and getattr(error, name, None) is None:
-            setattr(error, name, getattr(exception, name))
+            error.__setattr__(name, getattr(exception, name))
+    error.__cause__ = exception.__cause__
     error._describe(exception, described.pop("message", ""), **described)
     return error
 

@@ -306,6 +306,6 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.node.forget_call(self.inner.id);
+        self.node.forget_call(&self.inner);
     }
 }

@@ -17,7 +17,7 @@ from roost.actor._accumulator import Accumulator
 from roost.actor._actor import Actor
 from roost.actor._actor_mesh import ActorMesh
 from roost.actor._bootstrap import BootstrapCommand, default_bootstrap_cmd
-from roost.actor._channel import Channel, Port, PortReceiver
+from roost.actor._channel import Channel, Port
 from roost.actor._client import shutdown_context
 from roost.actor._context import (
     Context,
@@ -45,6 +45,7 @@ from roost.actor._proc_mesh import (
     this_proc,
     unregister_proc_mesh_spawn_callback,
 )
+from roost.actor._receiver import PortReceiver
 from roost.actor._returns_future import returns_future
 from roost.actor._runtime import get_or_spawn_controller
 from roost.actor._value_mesh import ValueMesh

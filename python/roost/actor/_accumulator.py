@@ -77,8 +77,8 @@ class _Fold(Source):
     def cancel(self) -> bool:
         return self._last.cancel()
 
-    def check(self) -> None:
-        self._last.check()
+    def check(self, blocking: bool) -> None:
+        self._last.check(blocking)
 
     def result(self) -> Any:
         value = self._identity

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 _MESH_NAMES = frozenset(
     {"endpoint", "extent", "flatten", "initialized", "rename", "size", "sizes", "slice", "split", "stop"}
     | {"to_table"}
+    | {
+        f"_{name}"
+        for name in ("class", "box", "endpoint", "name", "node", "owned", "pick", "procs", "region")
+    }
+    | {f"_{name}" for name in ("before_send", "extent", "no_such", "rank_target", "target", "with_region")}
 )
+"""What every mesh has itself, or keeps for itself."""
 
 
 class Actor:
@@ -32,8 +38,8 @@ class Actor:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name, value in vars(cls).items():
-            if isinstance(value, EndpointProperty) and name in _MESH_NAMES and not value.shadowed:
+        for name, value in endpoints_of(cls).items():
+            if name in _MESH_NAMES and not value.shadowed:
                 raise ValueError(
                     f"the endpoint {cls.__qualname__}.{name} has the name of something that every mesh has; "
                     f"rename it, or declare it @endpoint(shadowed=True) and call it as "

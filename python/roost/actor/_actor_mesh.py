@@ -29,6 +29,11 @@ class PlainMethod:
             f"with @endpoint, or use as_endpoint(mesh.{self.name}).call(...)"
         )
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("call", "call_one", "choose", "stream", "broadcast", "rref", "options"):
+            self()
+        raise AttributeError(name)
+
 
 class ActorMesh(MeshTrait, Generic[A]):
     """Actors of one class, one on each process of a mesh. Endpoints are its attributes.

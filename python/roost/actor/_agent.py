@@ -174,17 +174,22 @@ class Agent:
             return False
         if which == 2:
             child.tail = (child.tail + data)[-_TAIL_BYTES:]
+        self.hand_on(child, which, data)
+        return True
+
+    def hand_on(self, child: Child, which: int, data: bytes) -> None:
+        """Sends what a child has printed to the program; nothing stands for the end."""
         key = child.log_target
         target = self.targets.get(key)
         if target is None:
             target = self.targets[key] = self.node.target(key[1], [key[0]])
         meta = json.dumps([which, child.proc[1], child.name, child.proc[0]]).encode()
         self.node.cast(target, meta, data)
-        return True
 
     def close_pipe(self, fd: int) -> None:
         """Forgets a pipe."""
-        child, _ = self.pipes.pop(fd)
+        child, which = self.pipes.pop(fd)
+        self.hand_on(child, which, b"")
         self.poller.unregister(fd)
         os.close(fd)
         child.pipes.remove(fd)

@@ -40,6 +40,14 @@ class LoopBell:
         self._waiting[token] = callback
         return token
 
+    def drop(self, token: int) -> None:
+        """A standing token will not ring again."""
+        self._waiting.pop(token, None)
+
+    def forget(self) -> None:
+        """Drops the callbacks, which hold what they would call."""
+        self._waiting.clear()
+
     def answer(self) -> None:
         """Runs what has rung."""
         for token in self.bell.answer():
@@ -58,6 +66,14 @@ def bell_of(loop: asyncio.AbstractEventLoop) -> LoopBell:
         known = _loops[loop] = LoopBell()
         loop.add_reader(known.bell.fileno(), known.answer)
     return known
+
+
+def drop_bell(loop: asyncio.AbstractEventLoop) -> None:
+    """The loop is about to be closed: nothing rings for it any more."""
+    known = _loops.pop(loop, None)
+    if known is not None:
+        loop.remove_reader(known.bell.fileno())
+        known.forget()
 
 
 class _ThreadBell(LoopBell):

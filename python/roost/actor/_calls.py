@@ -89,12 +89,12 @@ class CallSource(Source):
         self._call.cancel()
         return True
 
-    def check(self) -> None:
+    def check(self, blocking: bool) -> None:
         context = _current.get()
         if context is None:
             return
         runner = context.actor_instance._runner
-        if runner is not None and runner.is_blocked_by(self._endpoint, self._ranks()):
+        if runner is not None and runner.is_blocked_by(self._endpoint, self._ranks(), blocking):
             raise DeadlockError(
                 f"{runner.label} waits for its own endpoint {self._endpoint._full_name}, which it can only "
                 "handle when it has finished this one; call the method directly, or do not wait"

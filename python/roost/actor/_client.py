@@ -43,22 +43,17 @@ class RootOwner:
         return "<root>"
 
     def post_failure(self, failure: MeshFailure) -> None:
-        """Calls the hook. The default hook waits a little: a program that handles the error of a call to
-        what has failed has handled the failure."""
+        """The hook is called, in a thread of its own. The default hook waits a little: a program that handles
+        the error of a call to what has failed has handled the failure."""
         import roost.actor
 
-        hook = roost.actor.unhandled_fault_hook
-        if hook is not default_fault_hook:
-            try:
-                hook(failure)
-            except BaseException as error:
-                self._runtime.end_program(failure, error)
-            return
+        grace = 0.0
         with self._lock:
-            now = time.monotonic()
-            if any(seen.until > now and seen.covers(failure) for seen in self._seen):
-                return
-            grace = config.get("unhandled_fault_grace")
+            if roost.actor.unhandled_fault_hook is default_fault_hook:
+                now = time.monotonic()
+                if any(seen.until > now and seen.covers(failure) for seen in self._seen):
+                    return
+                grace = config.get("unhandled_fault_grace")
             self._unseen.append((time.monotonic() + grace, failure))
             if self._watch is None:
                 self._watch = threading.Thread(target=self._wait, name="roost-faults", daemon=True)
@@ -67,10 +62,13 @@ class RootOwner:
 
     def saw(self, mesh: int, rank: int, box: int | None) -> None:
         """The program got an error for a process, or for one actor in it, so it knows."""
+        import roost.actor
+
         seen = _Seen(time.monotonic() + _SEEN_S, mesh, rank, box)
         with self._lock:
             self._seen.append(seen)
-            self._unseen = [(due, failure) for due, failure in self._unseen if not seen.covers(failure)]
+            if roost.actor.unhandled_fault_hook is default_fault_hook:
+                self._unseen = [(due, failure) for due, failure in self._unseen if not seen.covers(failure)]
 
     def first_unseen(self) -> MeshFailure | None:
         """A failure that the program does not know of."""
@@ -86,7 +84,19 @@ class RootOwner:
                 failure = self._unseen.pop(0)[1]
             if self._runtime.is_closing:
                 return
+            self._call_hook(failure)
+
+    def _call_hook(self, failure: MeshFailure) -> None:
+        import roost.actor
+
+        hook = roost.actor.unhandled_fault_hook
+        if hook is default_fault_hook:
             self._runtime.end_program(failure, None)
+            return
+        try:
+            hook(failure)
+        except BaseException as error:
+            self._runtime.end_program(failure, error)
 
 
 class _Seen(NamedTuple):

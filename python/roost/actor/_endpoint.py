@@ -6,7 +6,7 @@ import pickle
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from roost.actor._future import Future
+from roost.actor._future import Future, check_timeout
 from roost.actor._serialize import dump_args
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class EndpointProperty(Generic[P, R]):
         self.__doc__ = getattr(method, "__doc__", None)
         self.__name__ = self.name
         self.__wrapped__ = method
+        self.__isabstractmethod__ = getattr(method, "__isabstractmethod__", False)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -268,7 +269,15 @@ class Endpoint(Generic[P, R]):
                 not begun.
             retries: how often an idempotent endpoint is called again after its actor's process failed.
             partial: a ValueMesh holds the exception of each failed rank in its place.
+
+        Raises:
+            ValueError: a timeout that is negative or not finite, a negative number of retries, or retries of
+                an endpoint that is not idempotent.
+            TypeError: a timeout that is no number.
         """
+        timeout = check_timeout(timeout)
+        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+            raise ValueError(f"retries is a number of 0 or more, not {retries!r}")
         if retries and not getattr(self._declared, "idempotent", False):
             raise ValueError(
                 f"{self._full_name} is not declared @endpoint(idempotent=True), so it is not retried"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from roost import config
@@ -117,7 +118,9 @@ class Obituary:
             told = json.loads(raw)
             self.pid, self.host = told["pid"], told["host"]
             self.exit_code, self.signal = told.get("exit_code"), told.get("signal")
-            self.stderr_tail, self.why = told.get("stderr_tail", ""), told.get("why", "")
+            # Without the marks of the actors that wrote the lines.
+            self.stderr_tail = re.sub("\x1eactor [^\x1e]*\x1e", "", told.get("stderr_tail", ""))
+            self.why = told.get("why", "")
             self.expected = told.get("expected", False)
         elif raw.startswith(b"lost:"):
             self.why = raw[5:].decode(errors="replace")
@@ -135,11 +138,9 @@ class Obituary:
 
 
 def last_lines(tail: str) -> list[str]:
-    """As many of the last lines as the settings say, without the marks of the actors that wrote them."""
-    import re
-
+    """As many of the last lines as the settings say."""
     most = config.get("tail_log_lines")
-    return [re.sub("\x1e.*?\x1e", "", line) for line in tail.splitlines()[-most:]] if most else []
+    return tail.splitlines()[-most:] if most else []
 
 
 def signal_name(number: int) -> str:

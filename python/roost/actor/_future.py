@@ -40,8 +40,12 @@ class Source:
     def cancel(self) -> bool:
         return False
 
-    def check(self) -> None:
-        """Raises DeadlockError when the calling code must not wait for this."""
+    def check(self, blocking: bool) -> None:
+        """Raises DeadlockError when the calling code must not wait for this.
+
+        Args:
+            blocking: the wait blocks the thread, and the event loop that may run in it.
+        """
 
     def awaited(self) -> list[tuple[int, int, int]]:
         """The actors without whose answers this cannot be ready, by process and mailbox."""
@@ -102,7 +106,13 @@ class Promise(Source):
         return self._value
 
 
-def _check_timeout(timeout: float | None) -> float | None:
+def check_timeout(timeout: float | None) -> float | None:
+    """The timeout, if it is one.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is negative or not finite.
+    """
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
@@ -127,14 +137,13 @@ class Future(Generic[T]):
 
     __slots__ = (
         "__weakref__",
-        "_callbacks",
         "_error",
         "_lock",
+        "_rank",
         "_seen",
         "_source",
         "_state",
         "_value",
-        "rank",
     )
 
     _source: Source
@@ -143,7 +152,7 @@ class Future(Generic[T]):
     _lock: threading.Lock | None
     _value: Any
     _error: BaseException
-    rank: Any
+    _rank: Any
 
     def __init__(self) -> None:
         raise TypeError("futures come from calls; they cannot be made by hand")
@@ -155,7 +164,7 @@ class Future(Generic[T]):
         self._state = 0
         self._seen = False
         self._lock = None
-        self.rank = None
+        self._rank = None
         return self
 
     @classmethod
@@ -164,13 +173,15 @@ class Future(Generic[T]):
         promise.set(value, error)
         return cls._of(promise)
 
+    def _own_lock(self) -> threading.Lock:
+        with _settle_lock:
+            if self._lock is None:
+                self._lock = threading.Lock()
+            return self._lock
+
     def _settle(self) -> None:
         """Takes the result from the source, once, also when several threads look at the same time."""
-        with _settle_lock:
-            lock = self._lock
-            if lock is None:
-                lock = self._lock = threading.Lock()
-        with lock:
+        with self._own_lock():
             if self._state:
                 return
             try:
@@ -205,10 +216,10 @@ class Future(Generic[T]):
         """
         if self._state:
             return self._outcome()
-        timeout = _check_timeout(timeout)
+        timeout = check_timeout(timeout)
         source = self._source
         if not source.is_ready():
-            source.check()
+            source.check(blocking=True)
             if running_loop() is not None:
                 _warn_blocking()
             self._wait(timeout)
@@ -276,6 +287,13 @@ class Future(Generic[T]):
             raise
         return None
 
+    @property
+    def rank(self) -> Any:
+        """For the futures of a stream that are done: the point of the rank that has answered."""
+        if self._state == 0 and self._source.is_ready():
+            self._settle()
+        return self._rank
+
     def done(self) -> bool:
         """Whether the result is there."""
         return bool(self._state) or self._source.is_ready()
@@ -287,11 +305,13 @@ class Future(Generic[T]):
         """
         if self.done():
             return False
-        if not self._source.cancel():
-            return False
         from asyncio import CancelledError
 
-        self._error, self._state, self._seen = CancelledError("the call was cancelled"), 2, True
+        # Under the lock, so that a waiter whom the source wakes finds the error.
+        with self._own_lock():
+            if self._state or not self._source.cancel():
+                return False
+            self._error, self._state, self._seen = CancelledError("the call was cancelled"), 2, True
         return True
 
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
@@ -302,7 +322,7 @@ class Future(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._state and not self._source.is_ready():
-            self._source.check()
+            self._source.check(blocking=False)
             loop = running_loop()
             if loop is None:
                 raise ValueError("a future is awaited inside an event loop; use get() elsewhere")
@@ -334,8 +354,9 @@ class Future(Generic[T]):
             wait.end()
 
     def _give_up(self, error: DeadlockError) -> None:
-        self._error, self._state, self._seen = error, 2, True
-        self._source.cancel()
+        with self._own_lock():
+            self._error, self._state, self._seen = error, 2, True
+            self._source.cancel()
 
     def _ring(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         from roost.actor._bells import bell_of
@@ -406,10 +427,15 @@ def _report_unseen(future: Future[Any]) -> None:
         if not future._source.is_ready() or not getattr(future._source, "has_failed", lambda: False)():
             return
         future._settle()
-    if future._state == 2 and not isinstance(future._error, (DeadlockError,)):
-        import logging
+    if future._state == 2 and not isinstance(future._error, DeadlockError):
+        log_unseen(future._error)
 
-        logging.getLogger("roost").error("nobody looked at the result of a call: %s", future._error)
+
+def log_unseen(error: BaseException) -> None:
+    """Says that nobody has looked at an error, so that it is not lost."""
+    import logging
+
+    logging.getLogger("roost").error("nobody looked at the result of a call: %s", error)
 
 
 def _warn_blocking() -> None:

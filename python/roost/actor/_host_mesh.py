@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from roost import config
 from roost._shape import Extent, MeshTrait, Region, Slice
+from roost.actor._binding import parse_list
 from roost.actor._bootstrap import BootstrapCommand
 from roost.actor._future import Future
 from roost.actor._owned import SYSTEM_BOX, OwnedProcs
@@ -220,6 +221,8 @@ def _check_bindings(proc_bind: Sequence[Mapping[str, str]], count: int) -> None:
         unknown = [key for key in binding if key not in _BINDINGS]
         if unknown:
             raise ValueError(f"proc_bind[{number}] has {unknown}; the keys are {', '.join(_BINDINGS)}")
+        for numbers in binding.values():
+            parse_list(numbers)
 
 
 def this_host() -> HostMesh:

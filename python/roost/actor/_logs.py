@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import sys
 import threading
 import time
@@ -16,8 +18,10 @@ from roost.actor._serialize import dump
 if TYPE_CHECKING:
     from roost.actor._client import ClientRuntime
     from roost.actor._proc_mesh import ProcMesh
+    from roost.actor._runtime import Runtime
 
-_SEPARATOR = b"\x1e"
+_MARK = rb"\x1eactor ([^\x1e]*)\x1e"
+"""Before the text of an actor: a record separator, which text does not have, and a word against chance."""
 
 
 class LogReader:
@@ -51,8 +55,11 @@ class LogReader:
     def _take(self, message: Any) -> None:
         which, rank, name, mesh = json.loads(bytes(message[1]))
         key = (which, rank, mesh)
-        *lines, rest = (self._partial.pop(key, ("", b""))[1] + bytes(message[2])).split(b"\n")
-        if rest:
+        data = bytes(message[2])
+        *lines, rest = (self._partial.pop(key, ("", b""))[1] + data).split(b"\n")
+        if rest and not data:
+            lines.append(rest)  # the stream has ended
+        elif rest:
             self._partial[key] = (name, rest)
         for line in lines:
             self._line(which, rank, name, mesh, line)
@@ -60,11 +67,11 @@ class LogReader:
     def _line(self, which: int, rank: int, name: str, mesh: int, line: bytes) -> None:
         # Plain text, then the name of an actor and its text, and again where one has begun to write behind
         # somebody's line that had no end.
-        plain, *marked = line.split(_SEPARATOR)
+        plain, *marked = re.split(_MARK, line)
         if plain or not marked:
             self._text(which, rank, name, mesh, plain)
-        for tag, text in zip(marked[::2], marked[1::2], strict=False):
-            self._text(which, rank, tag.decode(errors="replace"), mesh, text)
+        for actor, text in zip(marked[::2], marked[1::2], strict=True):
+            self._text(which, rank, actor.decode(errors="replace"), mesh, text)
 
     def _text(self, which: int, rank: int, actor: str, mesh: int, line: bytes) -> None:
         text = line.decode(errors="replace").rpartition("\r")[2]
@@ -132,7 +139,7 @@ def fold_ranks(ranks: list[int]) -> str:
     return ",".join(parts)
 
 
-def drain(here: ClientRuntime, timeout: float) -> None:
+def drain(here: Runtime, timeout: float) -> None:
     """Waits until the host agent has handed on what its processes have printed."""
     call = here.node.call(here.node.target(0, [here.agent]), b"flushed?", b"")
     call.wait(1, timeout)
@@ -183,14 +190,12 @@ class _TaggedStream:
             with self._lock:
                 self._at_start = text.endswith("\n") if text else self._at_start
                 return int(self._stream.write(text))
-        tag = f"\x1e{context.actor_instance.name}\x1e"
+        tag = f"\x1eactor {context.actor_instance.name}\x1e"
         with self._lock:
             out = tag + text if self._at_start else text
             self._at_start = out.endswith("\n")
             body = out[:-1] if self._at_start else out
             self._stream.write(body.replace("\n", "\n" + tag) + ("\n" if self._at_start else ""))
-            if self._at_start:
-                self._stream.flush()
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -202,10 +207,12 @@ class _TaggedStream:
 
 
 def install_worker_streams() -> None:
-    """Makes the streams of a new worker line-buffered and tagged."""
+    """Makes the streams of a new worker unbuffered, and marks what actors write."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
-        raw = open(fd, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-        tagged: Any = _TaggedStream(raw)
+        # Nothing waits in a buffer when the process crashes.
+        raw: Any = io.FileIO(fd, "w", closefd=False)
+        text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+        tagged: Any = _TaggedStream(text)
         setattr(sys, name, tagged)
         setattr(sys, f"__{name}__", tagged)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from roost._shape import Point
-from roost.actor._failure import MeshFailure, Obituary
+from roost.actor._failure import MeshFailure, Obituary, last_lines
 from roost.actor._future import Future, Promise, Source
 from roost.errors import SpawnError, SupervisionError
 
@@ -65,6 +65,10 @@ class OwnedActors:
     def name(self) -> str:
         return self.mesh._name  # type: ignore[no-any-return]
 
+    def has_ended(self) -> bool:
+        """Whether it was stopped, and has."""
+        return self._stopping is not None and self._stopping.done()
+
     def initialized(self) -> Future[None]:
         with self._lock:
             if self._initialized is None:
@@ -86,7 +90,7 @@ class OwnedActors:
         with self._lock:
             if self._stopping is None:
                 self.stopped = reason
-                body = json.dumps(reason).encode()
+                body = json.dumps(f"{reason} (by {self.owner.describe()})").encode()
                 call = self.node.call(self.mesh._target, b"!stop", body)
                 source = ControlSource(call, len(self.mesh), lambda answers: None)
                 self._stopping = Future._of(source)
@@ -105,7 +109,7 @@ class OwnedActors:
     def failure_of(self, rank: int, what: str, **known: Any) -> MeshFailure | None:
         """The failure of a rank, the first time."""
         with self._lock:
-            if rank in self.failed or self.stopped is not None:
+            if rank in self.failed or (self.stopped is not None and "cause" not in known):
                 return None
             self.failed.add(rank)
         point = Point(rank, self.mesh.extent)
@@ -133,6 +137,10 @@ class OwnedProcs:
     def name(self) -> str:
         return self.mesh._name  # type: ignore[no-any-return]
 
+    def has_ended(self) -> bool:
+        """Whether it was stopped, and its processes have ended."""
+        return self.stopped is not None and not self.alive
+
     def initialized(self) -> Future[None]:
         """Done when all processes answer and have run the bootstrap."""
         call = self.bootstrap
@@ -152,8 +160,12 @@ class OwnedProcs:
 
                 runtime().saw_failure(self.mesh._uid, self.mesh._region.ranks()[rank], None)
                 obituary = Obituary(bytes(body)) if status == 3 else None
-                what = "did not start" if obituary is None else obituary.what()
-                raise SpawnError(f"rank {rank} of {self.name!r} {what}")
+                text = (
+                    f"rank {rank} of {self.name!r} {'did not start' if obituary is None else obituary.what()}"
+                )
+                if obituary is not None and obituary.stderr_tail:
+                    text += "\nlast lines of its stderr:\n" + "\n".join(last_lines(obituary.stderr_tail))
+                raise SpawnError(text)
 
     def lost(self, rank: int, obituary: Obituary) -> MeshFailure | None:
         """A process has ended. Returns the failure, unless the end was wanted."""

@@ -125,7 +125,7 @@ class ProcMesh(MeshTrait):
     async def logging_option(
         self,
         stream_to_client: bool = True,
-        aggregate_window_sec: float | None = 3,
+        aggregate_window_sec: float | None = None,
         level: int = 20,
     ) -> None:
         """Says how the output of these processes reaches the controller.

@@ -25,10 +25,14 @@ def format_exception(error: BaseException) -> str:
     """The traceback as text, without the frames of roost that called the user's code."""
     import traceback
 
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+    found = traceback.TracebackException.from_exception(error)
+    waiting = [found]
+    while waiting:
+        one = waiting.pop()
+        while len(one.stack) > 1 and one.stack[0].filename.startswith(_HERE):
+            del one.stack[0]
+        waiting += [other for other in (one.__cause__, one.__context__, *(one.exceptions or ())) if other]
+    return "".join(found.format())
 
 
 def dump_report(error: BaseException, actor: str, rank: dict[str, int]) -> tuple[bytes, Any]:

@@ -195,13 +195,17 @@ class Runner:
         where = ", ".join(f"{dim}={index}" for dim, index in self.view.rank.items())
         return f"{self.name}({where})" if where else self.name
 
-    def is_blocked_by(self, endpoint: Any, ranks: list[int]) -> bool:
+    def is_blocked_by(self, endpoint: Any, ranks: list[int], blocking: bool) -> bool:
         """Whether waiting for these ranks of an endpoint is waiting for this actor's own next message."""
         mesh = endpoint._mesh
-        if mesh._box != self.box or endpoint._is_concurrent or mesh._procs._uid != self.runtime.me[0]:
+        if mesh._box != self.box or mesh._procs._uid != self.runtime.me[0]:
             return False
         base = mesh._region.ranks()
-        return any(base[rank] == self.runtime.me[1] for rank in ranks) and self.is_busy()
+        if not any(base[rank] == self.runtime.me[1] for rank in ranks):
+            return False
+        if blocking and self.thread_id == threading.get_ident():
+            return True  # also a concurrent endpoint needs the thread
+        return self.is_busy() and not endpoint._is_concurrent
 
     def is_busy(self) -> bool:
         """Whether the code that runs now is the one that the actor's next message waits for."""
@@ -253,6 +257,8 @@ class Runner:
 
     def leave(self, reason: str, request: Any, error: BaseException | None) -> None:
         """The actor has stopped."""
+        if self.ended.is_set():
+            return
         if error is not None:
             self.fail(error)
         if request is not None:
@@ -277,6 +283,8 @@ class Runner:
         self.node.cast(system, b"failed" + len(told).to_bytes(4, "little") + told, body, buffers)
 
     def _end(self) -> None:
+        if self.ended.is_set():
+            return
         self.runtime.forget_runner(self)
         self.instance = None
         self.ended.set()

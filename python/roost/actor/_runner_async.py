@@ -7,11 +7,12 @@ import threading
 from typing import Any
 
 from roost.actor._actor import supervise_of
-from roost.actor._bells import bell_of
+from roost.actor._bells import bell_of, drop_bell
 from roost.actor._context import Context, set_context
 from roost.actor._endpoint import is_async
 from roost.actor._failure import closed_reason
 from roost.actor._loop import new_loop
+from roost.actor._reports import show_banner
 from roost.actor._runner import CLOSED, OK, RAISED, ActorFailed, Prepared, Runner, stop_request
 
 _BATCH = 64
@@ -48,6 +49,7 @@ class AsyncRunner(Runner):
                 task.cancel()
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
+            drop_bell(loop)
             loop.close()
 
     def _ring(self) -> None:
@@ -208,11 +210,22 @@ class AsyncRunner(Runner):
         try:
             ended = method(error)
             if is_async(method):
-                await asyncio.wait_for(ended, self.runtime.cleanup_timeout_s)
+                await self._bounded(ended)
         except BaseException as raised:
             raised.__cause__ = raised.__cause__ or error
             return raised
         return None
+
+    async def _bounded(self, cleanup: Any) -> None:
+        """Awaits ``__cleanup__``, and goes on without it when it takes too long."""
+        limit = self.runtime.cleanup_timeout_s
+        task = asyncio.ensure_future(cleanup)
+        done, _ = await asyncio.wait([task], timeout=limit)
+        if done:
+            task.result()
+        else:
+            task.cancel()
+            show_banner(f"roost: __cleanup__ of {self.label} has not ended within {limit} s; left alone")
 
     async def _stop(self, reason: str, request: Any) -> None:
         await asyncio.to_thread(self.stop_owned, reason)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 from roost.actor._actor import supervise_of
 from roost.actor._context import Context, set_context
+from roost.actor._reports import show_banner
 from roost.actor._runner import OK, RAISED, Runner, stop_request
+from roost.actor._timers import at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _BATCH = 64
 
@@ -114,7 +120,7 @@ class SyncRunner(Runner):
         if method is None:
             return None
         try:
-            method(None if error is None else error)
+            method(error)
         except BaseException as raised:
             raised.__cause__ = raised.__cause__ or error
             return raised
@@ -122,14 +128,32 @@ class SyncRunner(Runner):
 
     def _stop(self, reason: str, request: Any) -> None:
         self.stop_owned(reason)
+        self._bound_cleanup(lambda: self.leave(reason, request, None))
         error = self._clean(None)
         self.leave(reason, request, error)
+
+    def _bound_cleanup(self, leave: Callable[[], None]) -> None:
+        """A thread cannot be stopped: when ``__cleanup__`` takes too long the actor ends without it."""
+        if getattr(self.instance, "__cleanup__", None) is None:
+            return
+        limit = self.runtime.cleanup_timeout_s
+
+        def give_up() -> None:
+            if not self.ended.is_set():
+                show_banner(f"roost: __cleanup__ of {self.label} has not ended within {limit} s; left alone")
+                leave()
+
+        at(time.monotonic() + limit, give_up)
 
     def _die(self, error: BaseException) -> None:
         set_context(self._idle_context)
         starting = self._failing
         self.stop_owned(f"its owner {self.name} has failed")
         if not starting and self.instance is not None:
+            self._bound_cleanup(lambda: self._fail_and_end(error))
             error = self._clean(error) or error
+        self._fail_and_end(error)
+
+    def _fail_and_end(self, error: BaseException) -> None:
         self.fail(error)
         self._end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from roost.actor._future import Future
     from roost.actor._logs import LogReader
 
-OBITUARY = 7
+REPLY, OBITUARY = 3, 7
 OK, RAISED, CLOSED = 0, 1, 2
 
 
@@ -56,6 +57,7 @@ class Runtime:
         self.owners: dict[int, Any] = {}
         self.is_closing = False
         self._controllers: dict[str, Any] = {}
+        self._crowded = 256
         self._ports: dict[Any, Any] = {}
         self._lock = threading.RLock()
         self._bootstrap_error: BaseException | None = None
@@ -95,9 +97,24 @@ class Runtime:
 
     def own_actors(self, owned: OwnedActors) -> None:
         """Registers an actor mesh that this process has made."""
+        if len(self.actors_owned) > self._crowded:
+            self._forget_stopped()
         with self._lock:
             self.actors_owned[owned.mesh._box] = owned
         owned.owner.owned.append(owned)
+
+    def _forget_stopped(self) -> None:
+        """Meshes that were stopped are kept for a while, for what is still said about them; not forever."""
+        with self._lock:
+            everything: list[tuple[dict[int, Any], int, Any]] = []
+            for mine in (self.actors_owned, self.procs_owned):
+                everything += [(mine, key, owned) for key, owned in mine.items()]
+            for mine, key, owned in everything:
+                if owned.has_ended():
+                    del mine[key]
+                    with contextlib.suppress(ValueError):
+                        owned.owner.owned.remove(owned)
+            self._crowded = 256 + 2 * len(self.actors_owned)
 
     def own_procs(self, owned: OwnedProcs) -> None:
         """Registers a process mesh that this process has made."""
@@ -162,6 +179,9 @@ class Runtime:
         if kind == OBITUARY:
             self.bury(message)
             return
+        if kind == REPLY:
+            self._unseen(message)
+            return
         verb = bytes(meta)
         if verb.startswith(b"failed"):
             self._actor_failed(verb, message)
@@ -214,6 +234,14 @@ class Runtime:
         for runner in list(self.runners.values()):
             if runner.owner[:2] == dead:
                 runner.stop_self("its owner's process has ended")
+
+    def _unseen(self, message: Any) -> None:
+        """The exception of a call whose future was dropped before it came."""
+        from roost.actor._future import log_unseen
+        from roost.actor._reports import load_report
+
+        _, report, body, buffers, _, _ = message
+        log_unseen(load_report(report, [body, *(buffers or ())] if len(body) else None, None, 0))
 
     def saw_failure(self, mesh: int, rank: int, box: int | None) -> None:
         """The program is being told of the failure of a process, or of one actor in it."""
@@ -308,7 +336,10 @@ class Runtime:
         message[4].reply(OK, b"")
 
     def _log(self, message: Any) -> None:
+        from roost.actor._logs import drain
+
         mesh, stream, window = load(message[2], message[3])
+        drain(self, 1.0)  # what was printed before is shown as it was wanted then
         self.logs.options[mesh] = (stream, window)
         message[4].reply(OK, b"")
 

@@ -38,7 +38,7 @@ class StreamSource(CallSource):
         rank, status, body, buffers = answers[0]
         future = self._future()
         if future is not None:
-            future.rank = Point(rank, self._endpoint._mesh.extent)
+            future._rank = Point(rank, self._endpoint._mesh.extent)
         if status == OK:
             return load(body, buffers)
         raise error_of(self._endpoint, rank, status, body, buffers)

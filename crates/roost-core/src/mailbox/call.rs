@@ -122,6 +122,12 @@ impl Call {
         state.done || state.arrived.len() >= need
     }
 
+    /// Whether no more answers will be taken.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        lock(&self.state).done
+    }
+
     /// Whether rank `index` has not answered yet.
     #[must_use]
     pub fn is_open(&self, index: usize) -> bool {

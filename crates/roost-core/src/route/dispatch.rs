@@ -149,9 +149,13 @@ impl Node {
             }
             call
         };
-        if let Some(call) = call
-            && call.answer(header.index, header.status, message)
-        {
+        let Some(call) = call else {
+            if header.status == Status::Raised && lock(&self.forgotten).ids.contains(&header.call) {
+                self.to_system(message);
+            }
+            return;
+        };
+        if call.answer(header.index, header.status, message) {
             self.graces.add(&call);
         }
     }

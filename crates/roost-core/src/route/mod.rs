@@ -40,6 +40,7 @@ pub struct Node {
     loops: Mutex<FxHashMap<u64, (OwnedFd, Arc<Bell>)>>,
     boxes: Mutex<Boxes>,
     calls: Mutex<FxHashMap<u64, Weak<Call>>>,
+    forgotten: Mutex<Forgotten>,
     graces: Graces,
     brokered: Mutex<FxHashMap<ProcId, FxHashSet<ProcId>>>,
     parked: Mutex<Vec<(Instant, ProcId, ProcId)>>,
@@ -56,7 +57,7 @@ struct Boxes {
     limbo: FxHashMap<BoxId, (Instant, Vec<Message>)>,
 }
 
-/// Most closed mailboxes of which the reason is kept; older ones are just unknown.
+/// Most closed mailboxes of which the reason is kept, and most forgotten calls; older ones are just unknown.
 const REMEMBERED: usize = 4096;
 
 impl Boxes {
@@ -67,6 +68,26 @@ impl Boxes {
         while self.closed_order.len() > REMEMBERED {
             if let Some(oldest) = self.closed_order.pop_front() {
                 self.closed.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// Calls whose owner has gone before the answer. A set, oldest first out.
+#[derive(Default)]
+struct Forgotten {
+    ids: FxHashSet<u64>,
+    order: VecDeque<u64>,
+}
+
+impl Forgotten {
+    fn add(&mut self, id: u64) {
+        if self.ids.insert(id) {
+            self.order.push_back(id);
+        }
+        while self.order.len() > REMEMBERED {
+            if let Some(oldest) = self.order.pop_front() {
+                self.ids.remove(&oldest);
             }
         }
     }
@@ -106,6 +127,7 @@ impl Node {
             loops: Mutex::default(),
             boxes: Mutex::default(),
             calls: Mutex::default(),
+            forgotten: Mutex::default(),
             graces: Graces::default(),
             brokered: Mutex::default(),
             parked: Mutex::default(),
@@ -302,9 +324,12 @@ impl Node {
         }
     }
 
-    /// The call's owner is gone.
-    pub fn forget_call(&self, id: u64) {
-        lock(&self.calls).remove(&id);
+    /// The call's owner is gone. An exception that still comes for it is handed to the runtime, so that it
+    /// is not lost.
+    pub fn forget_call(&self, call: &Call) {
+        if lock(&self.calls).remove(&call.id).is_some() && !call.is_done() {
+            lock(&self.forgotten).add(call.id);
+        }
     }
 
     /// Whether a send to this target should wait for queues to drain.
