@@ -25,12 +25,24 @@ def procs() -> Iterator[ProcMesh]:
     mesh.stop().get(timeout=60)
 
 
+heard: list[MeshFailure] = []
+"""What has reached the root unhandled since the test began."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_fails_unheard(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No failure ends the test run, and each is an error of a test that did not ask for `failures`."""
+    heard.clear()
+    roost.actor.unhandled_fault_hook = heard.append  # for good: also what comes late
+    yield
+    if "failures" not in request.fixturenames:
+        assert heard == []
+
+
 @pytest.fixture
-def failures(monkeypatch: pytest.MonkeyPatch) -> list[MeshFailure]:
-    """What reaches the root unhandled; nothing of it ends the test run."""
-    seen: list[MeshFailure] = []
-    monkeypatch.setattr(roost.actor, "unhandled_fault_hook", seen.append)
-    return seen
+def failures() -> list[MeshFailure]:
+    """What reaches the root unhandled."""
+    return heard
 
 
 def eventually(condition: Callable[[], Any], what: str = "the condition", within_s: float = 20.0) -> Any:

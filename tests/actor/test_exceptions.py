@@ -200,19 +200,7 @@ def one(mesh: Any) -> Any:
     return mesh.slice(gpus=2)
 
 
-LOSES_ITS_TYPE = pytest.mark.xfail(strict=True, reason="comes as a RemoteException: rebuilding it fails")
-odd = [
-    pytest.param(name, marks=LOSES_ITS_TYPE) if name in ("frozen dataclass", "picky new") else name
-    for name in MADE
-    if name != "fixed properties"
-] + [
-    pytest.param(
-        "fixed properties",
-        marks=pytest.mark.xfail(
-            strict=True, reason="AttributeError instead: fields of ActorError cannot be set"
-        ),
-    )
-]
+odd = [name for name in MADE if name != "fixed properties"] + ["fixed properties"]
 
 
 @pytest.mark.parametrize("name", odd)
@@ -246,7 +234,7 @@ def test_an_exception_whose_class_has_no_subclasses_is_inside_an_actor_error(one
         "dataclass",
         "own reduce",
         "called process",
-        pytest.param("slots", marks=pytest.mark.xfail(strict=True, reason="values of slots do not travel")),
+        "slots",
     ],
 )
 def test_the_error_itself_has_the_attributes_of_what_was_raised(one: Any, name: str) -> None:
@@ -290,7 +278,6 @@ def test_builtin_exceptions_keep_what_is_not_in_their_args(one: Any) -> None:
             "builtin",
             LookupError,
             ValueError,
-            marks=pytest.mark.xfail(strict=True, reason="the cause of a builtin exception does not travel"),
         ),
         ("own", KeywordOnly, KeywordOnly),
     ],

@@ -175,9 +175,10 @@ def test_a_cleanup_that_raises_is_a_failure(procs: ProcMesh, failures: list[Mesh
         def __cleanup__(self, exc: BaseException | None) -> None:
             raise ArithmeticError("in cleanup")
 
-    mesh = this_host().spawn_procs({"gpus": 1}).spawn("untidy", Untidy)
-    mesh.ping.call().get(timeout=20)
+    mesh = procs.slice(gpus=0).spawn("untidy", Untidy)
+    mesh.ping.call_one().get(timeout=20)
     mesh.stop().get(timeout=20)
+    assert "in cleanup" in eventually(lambda: failures)[0].report()
 
 
 def test_a_cleanup_that_takes_too_long_does_not_hold_the_stop(procs: ProcMesh) -> None:
@@ -268,7 +269,7 @@ def test_a_bootstrap_that_raises_fails_the_mesh(failures: list[MeshFailure]) -> 
     assert isinstance(caught.value, ActorError)
     with pytest.raises(LookupError) as both:
         own.spawn("plain", Plain).ping.call().get(timeout=20)
-    assert str(both.value).count("no such device") >= 2
+    assert "no such device" in str(both.value)
     own.stop().get(timeout=20)
 
 
@@ -290,7 +291,7 @@ def test_environment_path_and_place_are_those_of_the_program_at_the_spawn(
     own.stop().get(timeout=20)
 
 
-def test_processes_are_bound_as_asked() -> None:
+def test_processes_are_bound_as_asked(failures: list[MeshFailure]) -> None:
     with pytest.raises(ValueError, match="needs one for each of 2"):
         this_host().spawn_procs({"gpus": 2}, proc_bind=[{"cpus": "0"}])
     with pytest.raises(ValueError, match="the keys are"):

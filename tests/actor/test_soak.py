@@ -87,6 +87,7 @@ def test_many_calls_leave_nothing_behind(calls: int) -> None:
     procs = this_host().spawn_procs({"gpus": 2})
     mesh, overlapping = procs.spawn("servants", Servant), procs.spawn("overlapping", AsyncServant)
     work(procs, mesh, overlapping, 3_000)
+    calls_before = runtime().node.stats()["calls"]
     before = [used(), *mesh.used.call().get().values()]
     work(procs, mesh, overlapping, calls)
     after = [used(), *mesh.used.call().get().values()]
@@ -94,8 +95,7 @@ def test_many_calls_leave_nothing_behind(calls: int) -> None:
         assert fds_after <= fds + SLACK_FDS
         assert threads_after <= threads + SLACK_THREADS
         assert mib_after <= mib + SLACK_MIB
-    stats = runtime().node.stats()
-    assert stats["calls"] < 50
+    assert runtime().node.stats()["calls"] < calls_before + 20
     procs.stop().get()
 
 
@@ -108,7 +108,7 @@ def test_spawning_and_stopping_leaves_nothing_behind() -> None:
     for _ in range(3):
         once()
     before, agent = used(), psutil.Process(runtime().agent_pid)  # type: ignore[attr-defined]
-    agent_fds = agent.num_fds()
+    agent_fds, agent_children = agent.num_fds(), agent.children()
     for _ in range(15):
         once()
     after = used()
@@ -116,7 +116,7 @@ def test_spawning_and_stopping_leaves_nothing_behind() -> None:
     assert after[1] <= before[1] + SLACK_THREADS
     assert after[2] <= before[2] + SLACK_MIB
     assert agent.num_fds() <= agent_fds + SLACK_FDS
-    assert not agent.children()
+    assert agent.children() == agent_children
 
 
 class Numbered(Actor):

@@ -26,6 +26,7 @@ from roost.actor._context import (
     current_rank,
     current_size,
 )
+from roost.actor._controllers import get_or_spawn_controller
 from roost.actor._endpoint import (
     Endpoint,
     EndpointProperty,
@@ -47,7 +48,6 @@ from roost.actor._proc_mesh import (
 )
 from roost.actor._receiver import PortReceiver
 from roost.actor._returns_future import returns_future
-from roost.actor._runtime import get_or_spawn_controller
 from roost.actor._value_mesh import ValueMesh
 from roost.errors import (
     ActorError,

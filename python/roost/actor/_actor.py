@@ -92,9 +92,13 @@ def check_class(cls: Any) -> bool:
 
     Raises:
         ValueError: it is not an actor class, or mixes sync and async endpoints.
+        TypeError: it is abstract.
     """
     if not (isinstance(cls, type) and issubclass(cls, Actor)):
         raise ValueError(f"only subclasses of roost.actor.Actor can be spawned, not {cls!r}")
+    missing = getattr(cls, "__abstractmethods__", None)
+    if missing:
+        raise TypeError(f"{cls.__qualname__} is abstract: it lacks {', '.join(sorted(missing))}")
     endpoints = endpoints_of(cls)
     asynchronous = sorted(name for name, value in endpoints.items() if value.is_async)
     synchronous = sorted(name for name in endpoints if name not in asynchronous)

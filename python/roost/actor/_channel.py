@@ -23,8 +23,8 @@ class Port(Generic[T]):
     """Where to send. Ports travel in messages and lead to their receiver from everywhere.
 
     Attributes:
-        return_undeliverable: raise UndeliverableError when the receiver's process is known to be gone;
-            otherwise such a message is dropped and counted.
+        return_undeliverable: raise UndeliverableError when the receiver is known to be gone; otherwise such
+            a message is dropped, and counted in a warning.
     """
 
     __slots__ = ("_address", "_once", "_rank", "_used", "return_undeliverable")
@@ -71,8 +71,15 @@ class Port(Generic[T]):
         meta = (ERROR if status else VALUE) + rank.to_bytes(4, "little")
         node = runtime().node
         reached = node.cast(runtime().port_target(self._address), meta, body, buffers)
-        if not reached and self.return_undeliverable:
-            raise UndeliverableError("the process that held the port's receiver is gone")
+        if reached:
+            return
+        if self._once:
+            raise RuntimeError("this port takes one message, and one was sent")
+        if self.return_undeliverable:
+            raise UndeliverableError("the port's receiver is closed, or the process that held it is gone")
+        import logging
+
+        logging.getLogger("roost").debug("%r: its receiver is gone; a message was dropped", self)
 
     def __repr__(self) -> str:
         return f"<Port {self._address[2]:x}>"
@@ -145,7 +152,7 @@ class Channel(Generic[T]):
         here = runtime()
         mailbox = here.node.open_fresh_box()
         address = (*here.me, mailbox.id)
-        return Port(address, once=once), PortReceiver(Queue(mailbox), once=once)
+        return Port(address, once=once), PortReceiver(Queue(mailbox, once=once), once=once)
 
     @staticmethod
     def open_ranked(once: bool = False) -> tuple[Port[Any], PortReceiver[tuple[int, Any]]]:

@@ -47,6 +47,9 @@ class Source:
             blocking: the wait blocks the thread, and the event loop that may run in it.
         """
 
+    def abandon(self) -> None:
+        """One of those who awaited it was cancelled."""
+
     def awaited(self) -> list[tuple[int, int, int]]:
         """The actors without whose answers this cannot be ready, by process and mailbox."""
         return []
@@ -335,7 +338,11 @@ class Future(Generic[T]):
         waiter = self._ring(loop)
         runner = current_runner()
         if runner is None or not runner.is_busy():
-            yield from waiter.__await__()
+            try:
+                yield from waiter.__await__()
+            except BaseException:
+                self._source.abandon()
+                raise
             return
         from roost.actor._deadlock import AFTER_S, Wait
 
@@ -348,6 +355,9 @@ class Future(Generic[T]):
             yield from waiter.__await__()
         except DeadlockError as error:
             self._give_up(error)
+            raise
+        except BaseException:
+            self._source.abandon()
             raise
         finally:
             timer.cancel()

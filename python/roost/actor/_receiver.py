@@ -30,8 +30,9 @@ _LOOK_S = 0.05
 class Queue:
     """What the receivers of one port share: the mailbox, and who has asked for its messages."""
 
-    def __init__(self, mailbox: Any) -> None:
+    def __init__(self, mailbox: Any, *, once: bool = False) -> None:
         self.mailbox = mailbox
+        self._once = once
         self.changed = threading.Condition(threading.RLock())
         self._ready: collections.deque[Any] = collections.deque()
         self._asked: collections.deque[weakref.ref[_Receive]] = collections.deque()
@@ -54,10 +55,13 @@ class Queue:
             self._hand_out()
 
     def _hand_out(self) -> None:
+        if self._once and self._ready and not self._closed:
+            self._closed = True
+            self.mailbox.close(4, b"")
         filled = False
         while self._asked and (self._ready or self._closed):
             receive = self._asked.popleft()()
-            if receive is not None and not receive.given_up:
+            if receive is not None and receive.wants:
                 receive.fill(self._ready.popleft() if self._ready else None)
                 filled = True
         if filled and self._waiters:
@@ -149,14 +153,31 @@ def _nothing() -> None:
 class _Receive(Source):
     """The next message of a port that nobody else has asked for. Gives up its turn when nobody waits."""
 
-    __slots__ = ("__weakref__", "_convert", "_filled", "_message", "_queue", "_taken", "bells", "given_up")
+    __slots__ = (
+        "__weakref__",
+        "_awaiters",
+        "_convert",
+        "_filled",
+        "_lost_turn",
+        "_message",
+        "_queue",
+        "_taken",
+        "bells",
+        "given_up",
+    )
 
     def __init__(self, queue: Queue, convert: Callable[[Any], Any]) -> None:
         self._queue = queue
         self._convert = convert
-        self._filled = self._taken = self.given_up = False
+        self._filled = self._taken = self.given_up = self._lost_turn = False
+        self._awaiters = 0
         self._message: Any = None
         self.bells: list[tuple[Any, int]] = []
+
+    @property
+    def wants(self) -> bool:
+        """Whether it still takes a message."""
+        return not (self.given_up or self._lost_turn)
 
     @property
     def is_settled(self) -> bool:
@@ -174,11 +195,24 @@ class _Receive(Source):
 
     def is_ready(self) -> bool:
         if not self._filled:
+            self._ask_again()
             self._queue.look()
         return self._filled
 
+    def _ask_again(self) -> None:
+        if self._lost_turn and not self.given_up:
+            self._lost_turn = False
+            self._queue.ask(self)
+
+    def abandon(self) -> None:
+        with self._queue.changed:
+            self._awaiters -= 1
+            if not self._filled and self._awaiters == 0:
+                self._lost_turn = True
+
     def wait(self, timeout: float | None, mailbox: Any) -> int:
         deadline = None if timeout is None else time.monotonic() + timeout
+        self._ask_again()
         while not self.is_settled:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
@@ -192,6 +226,8 @@ class _Receive(Source):
 
     def ring(self, bell: Any, token: int) -> None:
         with self._queue.changed:
+            self._awaiters += 1
+            self._ask_again()
             if not self.is_settled:
                 self.bells.append((bell, token))
                 self._queue.watch(bell)

@@ -17,7 +17,7 @@ from roost.actor._failure import MeshFailure, Obituary
 from roost.actor._instance import ActorId, Instance, ProcId
 from roost.actor._owned import SYSTEM_BOX, OwnedActors, OwnedProcs
 from roost.actor._reports import dump_report, rebuild, show_banner
-from roost.actor._serialize import dump, load
+from roost.actor._serialize import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,10 +56,10 @@ class Runtime:
         self.procs_owned: dict[int, OwnedProcs] = {}
         self.owners: dict[int, Any] = {}
         self.is_closing = False
-        self._controllers: dict[str, Any] = {}
+        self.controllers: dict[str, Any] = {}
         self._crowded = 256
         self._ports: dict[Any, Any] = {}
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._bootstrap_error: BaseException | None = None
         self._bootstrapped = threading.Event()
         self.spawn_callbacks: list[Callable[[Any], object]] = []
@@ -99,13 +99,13 @@ class Runtime:
         """Registers an actor mesh that this process has made."""
         if len(self.actors_owned) > self._crowded:
             self._forget_stopped()
-        with self._lock:
+        with self.lock:
             self.actors_owned[owned.mesh._box] = owned
         owned.owner.owned.append(owned)
 
     def _forget_stopped(self) -> None:
         """Meshes that were stopped are kept for a while, for what is still said about them; not forever."""
-        with self._lock:
+        with self.lock:
             everything: list[tuple[dict[int, Any], int, Any]] = []
             for mine in (self.actors_owned, self.procs_owned):
                 everything += [(mine, key, owned) for key, owned in mine.items()]
@@ -118,7 +118,7 @@ class Runtime:
 
     def own_procs(self, owned: OwnedProcs) -> None:
         """Registers a process mesh that this process has made."""
-        with self._lock:
+        with self.lock:
             self.procs_owned[owned.mesh._uid] = owned
         owned.owner.owned.append(owned)
 
@@ -205,7 +205,7 @@ class Runtime:
 
             logging.getLogger("roost").warning("lost process %d of mesh %x: %s", *dead[::-1], obituary.why)
         failures: list[tuple[Any, MeshFailure]] = []
-        with self._lock:
+        with self.lock:
             procs = self.procs_owned.get(dead[0])
             actors = list(self.actors_owned.values())
         for owned in actors:
@@ -253,7 +253,7 @@ class Runtime:
     def _actor_failed(self, verb: bytes, message: Any) -> None:
         size = int.from_bytes(verb[6:10], "little")
         box, rank, _ = pickle.loads(verb[10 : 10 + size])
-        with self._lock:
+        with self.lock:
             owned = self.actors_owned.get(box)
         if owned is None:
             return
@@ -299,7 +299,7 @@ class Runtime:
         else:
             from roost.actor._runner_sync import SyncRunner as Chosen  # type: ignore[assignment]
         runner = Chosen(self, mailbox, spec, rank, request)
-        with self._lock:
+        with self.lock:
             self.runners[runner.box] = runner
             self.owners[runner.box] = runner
         runner.start()
@@ -323,6 +323,14 @@ class Runtime:
             request.reply(RAISED, *dump_report(error, "setup.setup", {}))
         finally:
             self._bootstrapped.set()
+
+    def _dropped(self, message: Any) -> None:
+        import logging
+
+        text = (
+            "%s messages to ports whose receivers are gone were dropped; the last came from process %d of %x"
+        )
+        logging.getLogger("roost").warning(text, bytes(message[2]).decode(), message[5][1], message[5][0])
 
     def _probe(self, message: Any) -> None:
         from roost.actor._deadlock import probed
@@ -367,57 +375,26 @@ class Runtime:
 
     def forget_runner(self, runner: Any) -> None:
         """An actor of this process has ended."""
-        with self._lock:
+        with self.lock:
             self.runners.pop(runner.box, None)
             self.owners.pop(runner.box, None)
 
-    def _controller(self, message: Any) -> None:
-        _, _, body, buffers, request, _ = message
-        try:
-            name, cls, args, kwargs = load(body, buffers)
-            mesh = self.controller(name, cls, args, kwargs)
-            request.reply(OK, *dump(mesh))
-        except BaseException as error:
-            request.reply(RAISED, *dump_report(error, "controller", {}))
 
-    def controller(self, name: str, cls: type, args: Any, kwargs: Any) -> Any:
-        """The one actor of this name, made on first use."""
-        from roost.actor._proc_mesh import this_proc
+def _serve_controller(here: Runtime, message: Any) -> None:
+    from roost.actor._controllers import serve_controller
 
-        with self._lock:
-            mesh = self._controllers.get(name)
-            if mesh is None:
-                token = _as_client(self)
-                try:
-                    mesh = self._controllers[name] = this_proc().spawn(name, cls, *args, **kwargs)
-                finally:
-                    _restore(token)
-            failed = self.actors_owned[mesh._box].failed
-        if failed:
-            raise ValueError(f"Failure on the controller {name!r}: it has failed")
-        return mesh
-
-
-def _as_client(here: Runtime) -> Any:
-    from roost.actor._context import _current
-
-    return _current.set(here.client_context)
-
-
-def _restore(token: Any) -> None:
-    from roost.actor._context import _current
-
-    _current.reset(token)
+    serve_controller(here, message)
 
 
 _HANDLERS: dict[bytes, Callable[[Runtime, Any], None]] = {
     b"spawn": Runtime._spawn,
     b"bootstrap": Runtime._bootstrap,
+    b"dropped": Runtime._dropped,
     b"probe": Runtime._probe,
     b"log": Runtime._log,
     b"log_level": Runtime._log_level,
     b"exit": Runtime._exit,
-    b"controller": Runtime._controller,
+    b"controller": _serve_controller,
 }
 
 _runtime: Runtime | None = None
@@ -447,34 +424,6 @@ def set_runtime(value: Runtime | None) -> None:
     """Makes a runtime this process's own."""
     global _runtime
     _runtime = value
-
-
-def get_or_spawn_controller(name: str, Class: type, *args: Any, **kwargs: Any) -> Future[Any]:
-    """A singleton actor on the client's host: the same for everyone who asks for this name.
-
-    Args:
-        name: its name.
-        Class: its class; used, with the arguments, by the first who asks.
-
-    Returns:
-        A future of its mesh of one.
-    """
-    from roost.actor._calls import RAISED as raised
-    from roost.actor._future import Future
-    from roost.actor._owned import ControlSource
-    from roost.actor._reports import load_report
-
-    here = runtime()
-    body, buffers = dump((name, Class, args, kwargs))
-    call = here.node.call(here.node.target(SYSTEM_BOX, [here.root]), b"controller", body, buffers)
-
-    def convert(answers: list[Any]) -> Any:
-        _, status, answer, parts = answers[0]
-        if status == raised:
-            raise load_report(answer, parts, None, 0)
-        return load(answer, parts)
-
-    return Future._of(ControlSource(call, 1, convert))
 
 
 def fresh_id() -> int:

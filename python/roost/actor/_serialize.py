@@ -54,17 +54,19 @@ def _is_plain(value: object) -> bool:
     return False
 
 
-def _wrap_big(value: Any, depth: int = 3) -> Any:
-    """Replaces big bytes in plain containers; the value itself is left alone."""
+def _wrap_big(value: Any, known: dict[int, _Big], depth: int = 3) -> Any:
+    """Replaces big bytes in plain containers, one wrapper for each object; the value itself is left alone."""
     kind = type(value)
     if kind is bytes or kind is bytearray:
-        return _Big(value) if len(value) >= _BIG_BYTES else value
+        if len(value) < _BIG_BYTES:
+            return value
+        return known.get(id(value)) or known.setdefault(id(value), _Big(value))
     if depth and (kind is tuple or kind is list):
-        wrapped = [_wrap_big(item, depth - 1) for item in value]
+        wrapped = [_wrap_big(item, known, depth - 1) for item in value]
         if any(new is not old for new, old in zip(wrapped, value, strict=True)):
             return kind(wrapped)
     elif depth and kind is dict:
-        pairs = {key: _wrap_big(item, depth - 1) for key, item in value.items()}
+        pairs = {key: _wrap_big(item, known, depth - 1) for key, item in value.items()}
         if any(pairs[key] is not value[key] for key in value):
             return pairs
     return value
@@ -149,7 +151,7 @@ def _dump_general(value: Any) -> Packed:
     out = io.BytesIO()
     pickler = _pickler(out, protocol=5, buffer_callback=buffers.append)
     try:
-        pickler.dump(_wrap_big(value))
+        pickler.dump(_wrap_big(value, {}))
     except Exception as error:
         raise SerializationError(_blame(value, error)) from error
     return out.getvalue(), _raw(buffers)

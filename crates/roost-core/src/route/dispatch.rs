@@ -79,7 +79,9 @@ impl Node {
 
     fn dispatch(&self, from: ProcId, message: Message) {
         match message.header.kind {
-            Kind::Cast | Kind::Call | Kind::Cancel => self.deliver(message),
+            Kind::Cast | Kind::Call | Kind::Cancel => {
+                self.deliver(message);
+            }
             Kind::Reply => self.answer(message),
             Kind::Connect => self.broker(from, message.header.dest),
             Kind::Link => {
@@ -96,15 +98,15 @@ impl Node {
         }
     }
 
-    /// Brings a message to its mailbox.
-    fn deliver(&self, message: Message) {
+    /// Brings a message to its mailbox; false when that is closed.
+    fn deliver(&self, message: Message) -> bool {
         let header = message.header;
         if header.kind == Kind::Cancel {
             let known = lock(&self.boxes).open.get(&header.dest_box).cloned();
             if let Some(mailbox) = known {
                 mailbox.cancel(&request_of(&message));
             }
-            return;
+            return true;
         }
         if header.flags & CREATES != 0 {
             self.open_box(header.arg);
@@ -125,8 +127,12 @@ impl Node {
                 None
             }
         };
-        if let Some((message, closed)) = closed {
-            self.bounce(&message, &closed);
+        match closed {
+            Some((message, closed)) => {
+                self.bounce(&message, &closed);
+                false
+            }
+            None => true,
         }
     }
 
@@ -135,7 +141,12 @@ impl Node {
         if message.header.kind == Kind::Call {
             self.refuse(&request_of(message), closed);
         } else {
-            self.undelivered.fetch_add(1, Relaxed);
+            let count = self.undelivered.fetch_add(1, Relaxed) + 1;
+            // The runtime hears of the first, and then ever more rarely.
+            if message.header.dest_box & 1 == 1 && count.is_power_of_two() {
+                let header = Header { kind: Kind::Cast, src: message.header.src, ..Header::default() };
+                self.to_system(Message::of(header, &[b"dropped", count.to_string().as_bytes()]));
+            }
         }
     }
 
@@ -160,8 +171,8 @@ impl Node {
         }
     }
 
-    /// Delivers a frame of this process to itself.
-    pub(super) fn deliver_here(&self, header: &Header, placed: &Parts<'_>) {
+    /// Delivers a frame of this process to itself; false when its mailbox is closed.
+    pub(super) fn deliver_here(&self, header: &Header, placed: &Parts<'_>) -> bool {
         let mut payload = Vec::with_capacity(placed.inline_bytes());
         let mut inline = placed.inline.iter();
         let mut blocks = placed.blocks.iter();
@@ -188,7 +199,11 @@ impl Node {
             }
         }
         let message = Message { header: *header, payload: payload.into_boxed_slice(), parts, fd: None };
+        if matches!(header.kind, Kind::Cast) {
+            return self.deliver(message);
+        }
         self.dispatch(self.me, message);
+        true
     }
 
     /// Makes a link between two processes of this host.

@@ -209,13 +209,13 @@ impl Node {
         }
     }
 
-    /// Sends to all ranks of the target; nobody answers. False when a rank is known to be gone.
+    /// Sends to all ranks of the target; nobody answers. False when a rank, or its mailbox, is known to be gone.
     pub fn cast(&self, target: &Target, header: Header, parts: &[&[u8]]) -> bool {
         let header = Header { kind: Kind::Cast, ..header };
         let placed = self.place(target, parts);
         let mut reached = true;
         for index in 0..target.procs.len() {
-            reached &= self.send_to(target, index, header, &placed).is_ok();
+            reached &= self.send_to(target, index, header, &placed).unwrap_or(false);
         }
         reached
     }
@@ -245,7 +245,7 @@ impl Node {
         index: usize,
         mut header: Header,
         placed: &Parts<'_>,
-    ) -> Result<(), Arc<[u8]>> {
+    ) -> Result<bool, Arc<[u8]>> {
         header.src = self.me;
         header.dest = target.procs[index];
         header.dest_box = target.box_id;
@@ -262,16 +262,16 @@ impl Node {
         sent
     }
 
-    /// Sends one frame to one process, or says why that process is gone.
-    fn post(&self, peer: &Peer, header: &Header, placed: &Parts<'_>) -> Result<(), Arc<[u8]>> {
+    /// Sends one frame to one process, or says why that process is gone. False when its mailbox is known to
+    /// be closed.
+    fn post(&self, peer: &Peer, header: &Header, placed: &Parts<'_>) -> Result<bool, Arc<[u8]>> {
         if peer.id == self.me {
-            self.deliver_here(header, placed);
-            return Ok(());
+            return Ok(self.deliver_here(header, placed));
         }
         if peer.send(header, placed)? {
             self.ask_for_link(peer.id);
         }
-        Ok(())
+        Ok(true)
     }
 
     fn ask_for_link(&self, with: ProcId) {
