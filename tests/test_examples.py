@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -11,49 +12,82 @@ from pathlib import Path
 import psutil
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+TRAIN = Path(__file__).resolve().parent.parent / "examples" / "train.py"
 
 
-def train(out: Path, *options: str) -> str:
-    """Runs the example to its end; returns what it has printed."""
-    command = [sys.executable, str(EXAMPLES / "train.py"), "--out", str(out), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as program:
+def run(*options: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    """Runs the example to its end; returns its status and what it has printed. It must leave no process."""
+    command = [sys.executable, str(TRAIN), *options]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+    ) as program:
         assert program.stdout is not None
         children: set[psutil.Process] = set()
         lines = []
         for line in program.stdout:
             lines.append(line)
             children |= set(psutil.Process(program.pid).children(recursive=True))
-        program.wait()
-    output = "".join(lines)
-    assert program.returncode == 0, output
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
+    return program.returncode, "".join(lines)
+
+
+def train(out: Path, *options: str) -> str:
+    """A run that ends well: what it has printed."""
+    status, output = run("--steps", "12", "--batch", "4", "--out", str(out), *options)
+    assert status == 0, output
+    assert "\x1b" not in output
+    assert [path.suffix for path in out.iterdir()] == [".png"]
     return output
 
 
 def losses(output: str) -> list[str]:
-    return re.findall(r"step +\d+: loss (\S+),", output)
+    return re.findall(r"^step +\d+: loss (\S+),", output, flags=re.MULTILINE)
 
 
-def models() -> list[object]:
-    slow = [pytest.mark.slow, pytest.mark.timeout(600)]
-    if importlib.util.find_spec("torch") is None:
-        slow.append(pytest.mark.skip(reason="torch is not installed"))
-    return [pytest.param((), id="torch", marks=slow), pytest.param(("--no-torch",), id="numpy")]
+@pytest.fixture
+def without_torch(tmp_path: Path) -> dict[str, str]:
+    """An environment in which torch cannot be imported."""
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "torch.py").write_text("raise ImportError('not installed')\n")
+    return {**os.environ, "PYTHONPATH": str(tmp_path / "modules")}
 
 
-@pytest.mark.parametrize("options", models())
+MODELS = [
+    pytest.param(("--no-torch",), id="numpy"),
+    pytest.param(
+        (),
+        id="torch",
+        marks=[
+            pytest.mark.slow,
+            pytest.mark.timeout(600),
+            pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("options", MODELS)
 def test_a_killed_worker_costs_no_step_and_changes_no_loss(tmp_path: Path, options: tuple[str, ...]) -> None:
-    steps = ("--steps", "12", "--batch", "4")
-    disturbed = train(tmp_path / "disturbed", *steps, *options)
-    assert "killing worker 2 with SIGKILL" in disturbed
-    assert "SIGKILL" in disturbed.partition("killing worker")[2]
-    assert "fresh workers go on" in disturbed
-    assert [path.suffix for path in (tmp_path / "disturbed").iterdir()] == [".png"]
-    assert "\x1b" not in disturbed
+    disturbed = train(tmp_path / "disturbed", *options)
+    assert "step    6: killing worker 2 with SIGKILL" in disturbed
+    assert "was killed by signal 9 (SIGKILL)" in disturbed
+    assert "4 fresh workers go on" in disturbed
 
-    undisturbed = train(tmp_path / "undisturbed", *steps, *options, "--no-kill")
+    undisturbed = train(tmp_path / "undisturbed", *options, "--no-kill")
     assert "SIGKILL" not in undisturbed
     assert len(losses(disturbed)) == 12
     assert losses(disturbed) == losses(undisturbed)
+
+
+def test_the_model_in_numpy_needs_no_torch(tmp_path: Path, without_torch: dict[str, str]) -> None:
+    status, output = run("--no-torch", "--steps", "4", "--out", str(tmp_path / "out"), env=without_torch)
+    assert len(losses(output)) == 4, output
+    assert status == 0, output
+
+
+def test_without_torch_it_says_what_to_do(without_torch: dict[str, str]) -> None:
+    status, output = run("--steps", "4", env=without_torch)
+    assert status == 2
+    assert "pip install '.[torch]'" in output
+    assert "--no-torch" in output

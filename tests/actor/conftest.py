@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import roost.actor
@@ -51,6 +53,16 @@ def eventually(condition: Callable[[], Any], what: str = "the condition", within
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
         time.sleep(0.01)
+    return found
+
+
+def alive(pids: Iterable[int]) -> list[int]:
+    """Which of these processes run. One that has ended and whose parent has not looked yet does not."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
     return found
 
 

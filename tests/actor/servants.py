@@ -60,6 +60,14 @@ class Servant(Actor):
         return total
 
     @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    def pids_of(self, others: Any) -> list[int]:
+        return others.pid.call().get().values()  # type: ignore[no-any-return]
+
+    @endpoint
     def used(self) -> Used:
         return used()
 

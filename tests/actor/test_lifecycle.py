@@ -7,7 +7,6 @@ import functools
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,82 +18,18 @@ from roost.actor import (
     ActorError,
     Channel,
     MeshFailure,
-    Port,
     ProcMesh,
     SpawnError,
     SupervisionError,
-    context,
     default_bootstrap_cmd,
     endpoint,
     get_or_spawn_controller,
     shutdown_context,
     this_host,
-    this_proc,
 )
 
-from .conftest import Program, eventually
-
-
-class Plain(Actor):
-    @endpoint
-    def ping(self) -> str:
-        return "pong"
-
-    @endpoint
-    def rest(self, seconds: float) -> str:
-        time.sleep(seconds)
-        return "rested"
-
-    @endpoint
-    def environment(self, name: str) -> str | None:
-        return os.environ.get(name)
-
-    @endpoint
-    def about(self) -> dict[str, Any]:
-        return {
-            "pid": os.getpid(),
-            "cpus": sorted(os.sched_getaffinity(0)),
-            "path": sys.path,
-            "cwd": os.getcwd(),
-            "executable": sys.executable,
-        }
-
-
-class Tidy(Actor):
-    def __init__(self, port: Port[Any], name: str, depth: int = 0) -> None:
-        self.port, self.name = port, name
-        if depth:
-            self.child = this_proc().spawn("child", Tidy, port, f"{name}.child", depth - 1)
-
-    @endpoint
-    def ping(self, seconds: float = 0) -> str:
-        time.sleep(seconds)
-        self.port.send(f"{self.name} handled")
-        return "pong"
-
-    @endpoint
-    def fail(self) -> None:
-        raise ValueError("on purpose")
-
-    @endpoint
-    def leave(self) -> None:
-        context().actor_instance.stop("had enough")
-
-    def __cleanup__(self, exc: BaseException | None) -> None:
-        self.port.send(f"{self.name} cleaned up {type(exc).__name__}")
-
-
-class AsyncTidy(Actor):
-    def __init__(self, port: Port[Any]) -> None:
-        self.port = port
-
-    @endpoint
-    async def ping(self) -> str:
-        return "pong"
-
-    async def __cleanup__(self, exc: BaseException | None) -> None:
-        await asyncio.sleep(0.01)
-        self.port.send(f"cleaned up {type(exc).__name__}")
+from .conftest import Program, alive, eventually
+from .residents import AsyncTidy, Plain, Tidy, note_bootstrap, note_later
 
 
 def test_stop_lets_queued_messages_be_handled_first_and_may_be_repeated(procs: ProcMesh) -> None:
@@ -217,7 +152,7 @@ def test_stopping_processes_stops_their_actors_and_ends_them() -> None:
     assert receiver.recv().get(timeout=20) == "a handled"
     own.stop("done").get(timeout=30)
     assert receiver.recv().get(timeout=20) == "a cleaned up NoneType"
-    eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    eventually(lambda: not alive(pids))
     with pytest.raises(SupervisionError, match="already been stopped: done"):
         own.spawn("late", Plain)
     own.stop().get(timeout=20)
@@ -241,15 +176,6 @@ def test_initialized_waits_and_raises(procs: ProcMesh, failures: list[MeshFailur
     assert own.spawn("plain", Plain).initialized.get(timeout=20) is None
     assert this_host().initialized.get(timeout=20)
     own.stop().get(timeout=20)
-
-
-def note_bootstrap(name: str) -> None:
-    os.environ["NOTED"] = name
-
-
-async def note_later(name: str) -> None:
-    await asyncio.sleep(0.01)
-    os.environ["NOTED"] = name
 
 
 @pytest.mark.parametrize("bootstrap", [note_bootstrap, note_later])
@@ -404,7 +330,7 @@ def test_however_a_program_ends_nothing_is_left(
     status, _, err = run.end(30)
     expected = {"": 0, "raise SystemExit(3)": 3, "os._exit(4)": 4, "1 / 0": 1}
     assert status == expected.get(ending, -number if number else 0), err
-    eventually(lambda: not [pid for pid in everyone if psutil.pid_exists(pid)], "no process is left")
+    eventually(lambda: not alive(everyone), "no process is left")
     assert set(os.listdir("/dev/shm")) <= before
 
 

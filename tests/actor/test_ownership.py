@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import psutil
 import pytest
 
 import roost.actor
@@ -24,7 +23,7 @@ from roost.actor import (
 )
 from roost.config import configured
 
-from .conftest import eventually
+from .conftest import alive, eventually
 from .family import AsyncReplacing, AsyncUntidy, Leaf, Nest, Owner, Replacing, Top, Untidy
 
 
@@ -42,10 +41,6 @@ def own() -> Iterator[Callable[..., ProcMesh]]:
     with configured(stop_grace_period="1s"):
         for mesh in made:
             mesh.stop().get(timeout=20)
-
-
-def gone(pids: list[int]) -> bool:
-    return not any(psutil.pid_exists(pid) for pid in pids)
 
 
 @pytest.mark.parametrize("place", ["own processes", "processes of others"])
@@ -66,7 +61,7 @@ def test_what_an_actor_owns_ends_with_it(
     error = eventually(lambda: leaves.pid.call().exception(timeout=20))
     assert isinstance(error, SupervisionError)
     if given is None:
-        eventually(lambda: gone(pids), "the owner's processes have ended")
+        eventually(lambda: not alive(pids), "the owner's processes have ended")
     else:
         assert procs.spawn("again", Leaf).pid.call().get(timeout=20).values()[2:] == pids
     if end != "stop":
@@ -107,7 +102,7 @@ def test_nested_processes_all_end_with_the_outermost(
     else:
         os.kill(pids[0], number)
         assert eventually(lambda: failures)[0].signal == number
-    eventually(lambda: gone(pids), "all of them have ended")
+    eventually(lambda: not alive(pids), "all of them have ended")
 
 
 @pytest.mark.parametrize("answer", [None, False, 0, "", [], ArithmeticError("in the middle")], ids=repr)

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from .conftest import Program, eventually
+from .conftest import Program, alive, eventually
 
 
 def check(run: Program, *lines: str) -> str:
@@ -212,7 +212,9 @@ def test_multiprocessing_and_subprocesses_work_beside_it(program: Any) -> None:
 
 
 ENDINGS = {
-    "while processes start": "this_host().spawn_procs({'gpus': 4}); print('ready', flush=True); time.sleep(60)",
+    "while processes start": """
+this_host().spawn_procs({'gpus': 4})
+print('ready', flush=True); time.sleep(60)""",
     "while a bootstrap runs": """
 this_host().spawn_procs({'gpus': 2}, bootstrap=lambda: time.sleep(60))
 print('ready', flush=True); time.sleep(60)""",
@@ -231,8 +233,11 @@ slow.child.call().get(); print('ready', flush=True); time.sleep(60)""",
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
-@pytest.mark.parametrize("when", ENDINGS)
+@pytest.mark.parametrize(
+    ("when", "number"),
+    [(when, number) for when in ENDINGS for number in (signal.SIGINT, signal.SIGKILL)]
+    + [("while a call is waited for", number) for number in (signal.SIGTERM, signal.SIGHUP)],
+)
 def test_a_signal_ends_the_program_and_leaves_no_process(program: Any, when: str, number: int) -> None:
     head = """
 import ctypes, os, subprocess, time
@@ -248,14 +253,14 @@ class Slow(Actor):
 """
     run: Program = program(head + ENDINGS[when], ROOST_STOP_GRACE_PERIOD="300ms")
     assert run.line() == "ready"
-    everyone = psutil.Process(run.process.pid).children(recursive=True)
+    everyone = [child.pid for child in psutil.Process(run.process.pid).children(recursive=True)]
     assert everyone
     run.process.send_signal(number)
     status, _, err = run.end(30)
     assert status == -number, err
     if number == signal.SIGINT:
         assert "KeyboardInterrupt" in err
-    eventually(lambda: not any(process.is_running() for process in everyone), "no process is left")
+    eventually(lambda: not alive(everyone), "no process is left")
 
 
 def test_interrupts_reach_the_program_and_not_its_workers(program: Any) -> None:
@@ -270,8 +275,8 @@ def test_interrupts_reach_the_program_and_not_its_workers(program: Any) -> None:
                 return "rested"
         a = this_host().spawn_procs({"gpus": 2}).spawn("a", A)
         future = a.rest.call(1.0)
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             future.get()
         except KeyboardInterrupt:
             print("interrupted", flush=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
 import random
 from typing import Any
 
@@ -12,44 +10,17 @@ import numpy as np
 import psutil
 import pytest
 
-from roost.actor import Actor, Channel, Port, ProcMesh, concurrent_endpoint, endpoint, this_host
-from roost.actor._runtime import runtime
+from roost.actor import Channel, ProcMesh, this_host
 
-SLACK_FDS, SLACK_THREADS, SLACK_MIB = 4, 3, 24
+from .servants import AsyncServant, Servant, Used, used
 
-
-class Servant(Actor):
-    @endpoint
-    def echo(self, value: Any) -> Any:
-        return value
-
-    @endpoint
-    def fail(self) -> None:
-        raise ValueError("expected")
-
-    @endpoint
-    def report(self, port: Port[int], count: int) -> None:
-        for number in range(count):
-            port.send(number)
-
-    @endpoint
-    def used(self) -> tuple[int, int, float]:
-        return used()
+SLACK = Used(fds=4, threads=3, private_mib=24.0)
 
 
-class AsyncServant(Actor):
-    @concurrent_endpoint
-    async def echo(self, value: Any) -> Any:
-        await asyncio.sleep(0)
-        return value
-
-
-def used() -> tuple[int, int, float]:
-    """Descriptors, threads and MiB of this process."""
-    gc.collect()
-    runtime().node.trim()
-    me = psutil.Process()
-    return me.num_fds(), me.num_threads(), me.memory_full_info().pss / 2**20
+def assert_no_more(before: Used, after: Used) -> None:
+    """What a process uses is what it used before, but for the slack."""
+    for name, was, now, slack in zip(Used._fields, before, after, SLACK, strict=True):
+        assert now <= was + slack, name
 
 
 def work(procs: ProcMesh, mesh: Any, overlapping: Any, calls: int) -> None:
@@ -72,7 +43,7 @@ def work(procs: ProcMesh, mesh: Any, overlapping: Any, calls: int) -> None:
         mesh.echo.broadcast(b"x" * random.randrange(100_000))
         mesh.echo.choose(1).cancel()
         port, receiver = Channel[int].open()
-        mesh.slice(gpus=0).report.broadcast(port, 50)
+        mesh.slice(gpus=0).emit.broadcast(port, *range(50))
         assert [receiver.recv().get() for _ in range(50)] == list(range(50))
         done += 2 + 200 + 100 + 1 + 1 + 2 + 1 + 1
     short = procs.spawn("short", Servant)
@@ -87,15 +58,11 @@ def test_many_calls_leave_nothing_behind(calls: int) -> None:
     procs = this_host().spawn_procs({"gpus": 2})
     mesh, overlapping = procs.spawn("servants", Servant), procs.spawn("overlapping", AsyncServant)
     work(procs, mesh, overlapping, 3_000)
-    calls_before = runtime().node.stats()["calls"]
     before = [used(), *mesh.used.call().get().values()]
     work(procs, mesh, overlapping, calls)
     after = [used(), *mesh.used.call().get().values()]
-    for (fds, threads, mib), (fds_after, threads_after, mib_after) in zip(before, after, strict=True):
-        assert fds_after <= fds + SLACK_FDS
-        assert threads_after <= threads + SLACK_THREADS
-        assert mib_after <= mib + SLACK_MIB
-    assert runtime().node.stats()["calls"] < calls_before + 20
+    for process_before, process_after in zip(before, after, strict=True):
+        assert_no_more(process_before, process_after)
     procs.stop().get()
 
 
@@ -107,32 +74,21 @@ def test_spawning_and_stopping_leaves_nothing_behind() -> None:
 
     for _ in range(3):
         once()
-    before, agent = used(), psutil.Process(runtime().agent_pid)  # type: ignore[attr-defined]
+    before, [agent] = used(), psutil.Process().children()
     agent_fds, agent_children = agent.num_fds(), agent.children()
     for _ in range(15):
         once()
     after = used()
-    assert after[0] <= before[0] + SLACK_FDS
-    assert after[1] <= before[1] + SLACK_THREADS
-    assert after[2] <= before[2] + SLACK_MIB
-    assert agent.num_fds() <= agent_fds + SLACK_FDS
+    assert_no_more(before, after)
+    assert agent.num_fds() <= agent_fds + SLACK.fds
     assert agent.children() == agent_children
-
-
-class Numbered(Actor):
-    @endpoint
-    def pid(self) -> int:
-        return os.getpid()
-
-    @endpoint
-    def ask_all(self, others: Any) -> int:
-        return len(set(others.pid.call().get().values()))
 
 
 @pytest.mark.timeout(300)
 def test_sixty_four_processes() -> None:
     procs = this_host().spawn_procs({"hosts": 8, "gpus": 8})
-    mesh = procs.spawn("numbered", Numbered)
+    mesh = procs.spawn("servants", Servant)
     assert len(set(mesh.pid.call().get(timeout=120).values())) == 64
-    assert mesh.slice(hosts=3).ask_all.call(mesh.slice(hosts=4)).get(timeout=120).values() == [8] * 8
+    pids = mesh.slice(hosts=4).pid.call().get(timeout=120).values()
+    assert mesh.slice(hosts=3).pids_of.call(mesh.slice(hosts=4)).get(timeout=120).values() == [pids] * 8
     procs.stop().get(timeout=120)

@@ -147,6 +147,9 @@ class ClientRuntime(Runtime):
     def saw_failure(self, mesh: int, rank: int, box: int | None) -> None:
         self.root_owner.saw(mesh, rank, box)
 
+    def show_output(self, mesh: int) -> None:
+        self.logs.show_now(mesh)
+
     def agent_lost(self, obituary: Obituary) -> None:
         if not self.is_closing and not self._ended:
             show_banner("roost: the host agent of this program has died; its processes are gone")

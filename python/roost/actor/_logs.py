@@ -31,7 +31,7 @@ class LogReader:
         self.mailbox = mailbox
         self.options: dict[int, tuple[bool, float | None]] = {}
         self._partial: dict[tuple[int, int, int], tuple[str, bytes]] = {}
-        self._held: list[tuple[int, str, set[int], str]] = []
+        self._held: list[tuple[int, int, str, set[int], str]] = []
         self._same: dict[tuple[int, int, str, str], list[set[int]]] = {}
         self._due: float | None = None
         self._lock = threading.Lock()
@@ -43,8 +43,9 @@ class LogReader:
         self.mailbox.read_by_thread()
         while not self._closing:
             left = None if self._due is None else max(0.0, self._due - time.monotonic())
-            messages = self.mailbox.take(256, left, False)
+            self.mailbox.take(0, left, False)  # waits, and takes nothing
             with self._lock:
+                messages = self.mailbox.take(256, 0.0)
                 for message in messages:
                     self._take(message)
                 if self._due is not None and time.monotonic() >= self._due:
@@ -88,16 +89,29 @@ class LogReader:
         if ranks is None:
             ranks = set()
             same.append(ranks)
-            self._held.append((which, actor, ranks, text))
+            self._held.append((mesh, which, actor, ranks, text))
         ranks.add(rank)
         if self._due is None:
             self._due = time.monotonic() + window
 
-    def _show_held(self) -> None:
-        self._due = None
+    def _show_held(self, only: int | None = None) -> None:
         held, self._held, self._same = self._held, [], {}
-        for which, actor, ranks, text in held:
-            self._show(which, actor, sorted(ranks), text)
+        for one in held:
+            mesh, which, actor, ranks, text = one
+            if only is None or mesh == only:
+                self._show(which, actor, sorted(ranks), text)
+            else:
+                self._held.append(one)
+                self._same.setdefault((mesh, which, actor, text), []).append(ranks)
+        if not self._held:
+            self._due = None
+
+    def show_now(self, mesh: int) -> None:
+        """Shows what the processes of a mesh have printed, without waiting for more of the same."""
+        with self._lock:
+            for message in self.mailbox.take(1 << 20, 0.0):
+                self._take(message)
+            self._show_held(mesh)
 
     def _show(self, which: int, actor: str, ranks: list[int], text: str) -> None:
         stream = sys.stdout if which == 1 else sys.stderr

@@ -169,9 +169,12 @@ class OwnedProcs:
 
     def lost(self, rank: int, obituary: Obituary) -> MeshFailure | None:
         """A process has ended. Returns the failure, unless the end was wanted."""
+        from roost.actor._runtime import runtime
+
         with self._lock:
             self.alive.discard(rank)
             if not self.alive:
+                runtime().show_output(self.mesh._uid)
                 self._gone.set()
             if self.stopped is not None or rank in self.failed or obituary.expected:
                 return None

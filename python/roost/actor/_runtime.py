@@ -243,6 +243,9 @@ class Runtime:
         _, report, body, buffers, _, _ = message
         log_unseen(load_report(report, [body, *(buffers or ())] if len(body) else None, None, 0))
 
+    def show_output(self, mesh: int) -> None:
+        """All processes of a mesh have ended."""
+
     def saw_failure(self, mesh: int, rank: int, box: int | None) -> None:
         """The program is being told of the failure of a process, or of one actor in it."""
 

@@ -1,0 +1,1 @@
+"""One module a framework, with the smallest program that each asks for."""
