@@ -4,80 +4,70 @@ from __future__ import annotations
 
 import numpy as np
 
-from text import VOCABULARY
+from adam import Floats
+from text import ALPHABET, Tokens
 
 
 class Perceptron:
-    """Predicts the next character from the ``context`` ones before it."""
-
-    context = 64
-    """Length of a training sequence; of each, every window of `window` characters is an example."""
+    """Its weights are one flat array; the matrices of the network are views of it."""
 
     window = 8
+    """How many characters it looks back. Each window of a training sequence is an example."""
 
     def __init__(self, seed: int, width: int = 24, hidden: int = 192) -> None:
-        random = np.random.default_rng(seed)
-        shapes = {
-            "characters": (VOCABULARY, width),
+        self.shapes = {
+            "characters": (len(ALPHABET), width),
             "hidden": (self.window * width, hidden),
             "hidden_bias": (hidden,),
-            "output": (hidden, VOCABULARY),
-            "output_bias": (VOCABULARY,),
+            "output": (hidden, len(ALPHABET)),
+            "output_bias": (len(ALPHABET),),
         }
-        self.flat = np.zeros(sum(int(np.prod(shape)) for shape in shapes.values()), "f4")
-        self.weights = self._split(self.flat, shapes)
-        self.shapes = shapes
-        for name, weight in self.weights.items():
+        self.weights = np.zeros(sum(int(np.prod(shape)) for shape in self.shapes.values()), np.float32)
+        self.matrices = self._views_of(self.weights)
+        random = np.random.default_rng(seed)
+        for name, matrix in self.matrices.items():
             if not name.endswith("bias"):
-                weight[...] = random.normal(0, shapes[name][0] ** -0.5, weight.shape)
+                matrix[...] = random.normal(0, len(matrix) ** -0.5, matrix.shape)
 
-    @staticmethod
-    def _split(flat: np.ndarray, shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-        """Views of one array, one for each weight."""
-        ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
-        parts = np.split(flat, ends[:-1])
-        return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+    def gradient(self, batch: Tokens) -> tuple[float, Floats]:
+        examples = np.lib.stride_tricks.sliding_window_view(batch, self.window + 1, axis=1)
+        examples = examples.reshape(-1, self.window + 1)
+        windows, targets = examples[:, :-1], examples[:, -1]
+        seen, hidden, scores = self._forward(windows)
+        odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+        odds /= odds.sum(axis=1, keepdims=True)
+        rows = np.arange(len(targets))
+        loss = -np.log(odds[rows, targets] + 1e-12).mean()
 
-    def parameters(self) -> np.ndarray:
-        return self.flat
+        # Backwards through the same lines. The gradient of the cross entropy by the scores is odds - truth.
+        flat = np.zeros_like(self.weights)
+        gradient = self._views_of(flat)
+        by_scores = odds
+        by_scores[rows, targets] -= 1
+        by_scores /= len(rows)
+        gradient["output"][...] = hidden.T @ by_scores
+        gradient["output_bias"][...] = by_scores.sum(axis=0)
+        by_hidden = (by_scores @ self.matrices["output"].T) * (1 - hidden**2)
+        gradient["hidden"][...] = seen.T @ by_hidden
+        gradient["hidden_bias"][...] = by_hidden.sum(axis=0)
+        by_seen = by_hidden @ self.matrices["hidden"].T
+        np.add.at(gradient["characters"], windows, by_seen.reshape(*windows.shape, -1))
+        return float(loss), flat
 
-    def load(self, flat: np.ndarray) -> None:
-        self.flat[...] = flat
+    def scores(self, tokens: Tokens) -> Floats:
+        """For each character, how well it would come next; a softmax makes odds of them."""
+        padded = np.pad(tokens, (self.window, 0))  # with ends of lines
+        _, _, scores = self._forward(padded[None, -self.window :])
+        return scores.ravel()
 
-    def _forward(self, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        w = self.weights
-        seen = w["characters"][windows].reshape(len(windows), -1)
-        hidden = np.tanh(seen @ w["hidden"] + w["hidden_bias"])
-        logits = hidden @ w["output"] + w["output_bias"]
-        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return seen, hidden, odds / odds.sum(axis=1, keepdims=True)
+    def _forward(self, windows: Tokens) -> tuple[Floats, Floats, Floats]:
+        """What the network sees, its hidden layer and its scores, a row for each window."""
+        seen = self.matrices["characters"][windows].reshape(len(windows), -1)
+        hidden = np.tanh(seen @ self.matrices["hidden"] + self.matrices["hidden_bias"])
+        return seen, hidden, hidden @ self.matrices["output"] + self.matrices["output_bias"]
 
-    def loss_and_gradient(self, batch: np.ndarray) -> tuple[float, np.ndarray]:
-        pieces = np.lib.stride_tricks.sliding_window_view(batch, self.window + 1, axis=1)
-        pieces = pieces.reshape(-1, self.window + 1)
-        windows, target = pieces[:, :-1], pieces[:, -1]
-        rows = np.arange(len(target))
-        seen, hidden, odds = self._forward(windows)
-        loss = -np.log(odds[rows, target] + 1e-12).mean()
-
-        gradient = np.zeros_like(self.flat)
-        d = self._split(gradient, self.shapes)
-        d_logits = odds
-        d_logits[rows, target] -= 1
-        d_logits /= len(rows)
-        d["output"][...] = hidden.T @ d_logits
-        d["output_bias"][...] = d_logits.sum(axis=0)
-        d_hidden = (d_logits @ self.weights["output"].T) * (1 - hidden**2)
-        d["hidden"][...] = seen.T @ d_hidden
-        d["hidden_bias"][...] = d_hidden.sum(axis=0)
-        d_seen = (d_hidden @ self.weights["hidden"].T).reshape(*windows.shape, -1)
-        np.add.at(d["characters"], windows, d_seen)
-        return float(loss), gradient
-
-    def sample(self, tokens: np.ndarray, length: int) -> np.ndarray:
-        random = np.random.default_rng(0)
-        out = np.concatenate([np.full(self.window, ord("\n")), tokens])
-        for _ in range(length):
-            odds = self._forward(out[None, -self.window :])[2][0].astype("f8")
-            out = np.append(out, random.choice(VOCABULARY, p=odds / odds.sum()))
-        return out[self.window :]
+    def _views_of(self, flat: Floats) -> dict[str, Floats]:
+        """One flat array as the matrices that it consists of."""
+        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])
+        parts = zip(self.shapes.items(), np.split(flat, ends[:-1]), strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in parts}

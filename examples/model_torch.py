@@ -1,14 +1,15 @@
-"""A small decoder-only transformer in PyTorch, whose parameters travel as one flat array."""
+"""A small decoder-only transformer in PyTorch."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from text import VOCABULARY
+from adam import Floats
+from text import ALPHABET, SEQUENCE, Tokens
 
 
 class Block(nn.Module):
@@ -22,61 +23,55 @@ class Block(nn.Module):
         self.output = nn.Linear(width, width, bias=False)
         self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
         parts = self.query_key_value(self.before_attention(x)).chunk(3, dim=-1)
         query, key, value = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.output(seen.transpose(1, 2).reshape(batch, length, width))
-        return x + self.perceptron(self.before_perceptron(x))
+        added: Tensor = self.perceptron(self.before_perceptron(x))
+        return x + added
 
 
 class Network(nn.Module):
     """Scores for the next character at each place."""
 
-    def __init__(self, context: int, width: int, blocks: int, heads: int) -> None:
+    def __init__(self, width: int, blocks: int, heads: int) -> None:
         super().__init__()
-        self.characters = nn.Embedding(VOCABULARY, width)
-        self.places = nn.Embedding(context, width)
+        self.characters = nn.Embedding(len(ALPHABET), width)
+        self.places = nn.Embedding(SEQUENCE, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(blocks)))
-        self.final, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
-        for parameter in (self.characters.weight, self.places.weight):
-            nn.init.normal_(parameter, std=0.02)
+        self.final, self.scores = nn.LayerNorm(width), nn.Linear(width, len(ALPHABET))
+        for embedding in (self.characters, self.places):
+            nn.init.normal_(embedding.weight, std=0.02)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: Tensor) -> Tensor:
         x = self.characters(tokens) + self.places.weight[: tokens.shape[1]]
-        return self.head(self.final(self.blocks(x)))
+        scores: Tensor = self.scores(self.final(self.blocks(x)))
+        return scores
 
 
 class Transformer:
-    """Predicts the next character from up to ``context`` ones before it."""
-
-    context = 64
+    """Its weights are one flat array; the parameters of the network are views of it."""
 
     def __init__(self, seed: int, width: int = 96, blocks: int = 2, heads: int = 4) -> None:
-        torch.set_num_threads(1)
+        torch.set_num_threads(1)  # the workers of a host share its cores
         torch.manual_seed(seed)
-        self.network = Network(self.context, width, blocks, heads)
-        self.weights = list(self.network.parameters())
+        self.network = Network(width, blocks, heads)
+        self.parameters = list(self.network.parameters())
+        flat = parameters_to_vector(self.parameters).detach()
+        vector_to_parameters(flat, self.parameters)
+        self.weights: Floats = flat.numpy()
 
-    def parameters(self) -> np.ndarray:
-        """All weights as one array."""
-        return parameters_to_vector(self.weights).detach().numpy()
-
-    def load(self, flat: np.ndarray) -> None:
-        vector_to_parameters(torch.from_numpy(np.array(flat)), self.weights)
-
-    def loss_and_gradient(self, batch: np.ndarray) -> tuple[float, np.ndarray]:
+    def gradient(self, batch: Tokens) -> tuple[float, Floats]:
         tokens = torch.from_numpy(batch)
-        logits = self.network(tokens[:, :-1])
-        loss = functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        gradients = torch.autograd.grad(loss, self.weights)
-        return float(loss.detach()), parameters_to_vector(gradients).numpy()
+        scores = self.network(tokens[:, :-1])
+        loss = functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
+        gradients = torch.autograd.grad(loss, self.parameters)
+        return loss.item(), parameters_to_vector(gradients).numpy()
 
     @torch.no_grad()
-    def sample(self, tokens: np.ndarray, length: int) -> np.ndarray:
-        out = torch.from_numpy(tokens)
-        for _ in range(length):
-            odds = functional.softmax(self.network(out[None, -self.context :])[0, -1] / 0.8, dim=-1)
-            out = torch.cat([out, torch.multinomial(odds, 1)])
-        return out.numpy()
+    def scores(self, tokens: Tokens) -> Floats:
+        """For each character, how well it would come next; a softmax makes odds of them."""
+        scores = self.network(torch.from_numpy(tokens[-SEQUENCE:])[None])[0, -1]
+        return np.asarray(scores)

@@ -1,8 +1,8 @@
 """Trains a small language model, data-parallel, on a mesh of worker processes.
 
-The controller is this one program. It starts the workers, hands each step's averaged gradient to all of them,
-prints how the loss falls, kills a worker with SIGKILL half-way, and goes on through an ordinary try/except.
-The text is the source of Python's standard library, which is on every machine that can run this.
+The controller is this one program. It starts the workers, hands the averaged gradient to all of them with
+each step, and prints how the loss falls. Half-way it kills one with SIGKILL, and goes on through an ordinary
+try/except. The text is the source of Python's standard library, which every machine with Python has.
 
     python examples/train.py              # a transformer in PyTorch
     python examples/train.py --no-torch   # the same job in NumPy
@@ -17,82 +17,31 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from textwrap import indent
+from typing import Protocol
 
-# Workers share the cores, so none of them takes all. Read when NumPy and torch are imported, hence here.
+# The workers share the cores of this machine. NumPy reads this when it is imported; workers inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from progress import Progress, plot
+from adam import Adam, Floats, State
+from progress import Progress, Step, plot
 from roost.actor import Actor, SupervisionError, current_rank, endpoint, this_host
-from text import Text, standard_library
-
-State = dict[str, np.ndarray]
+from text import SEQUENCE, Text, Tokens, decode, encode
 
 
-class Trainer(Actor):
-    """One replica: a model, its optimizer, and a stream of batches that depends on its rank only."""
+class Model(Protocol):
+    """A network whose weights are one flat array, and so is their gradient: what travels in messages."""
 
-    def __init__(self, kind: str, text: Text, batch: int, seed: int) -> None:
-        self.model = build_model(kind, seed)
-        self.optimizer = Adam(self.model.parameters().size)
-        self.text = text
-        self.batch = batch
-        self.seed = seed
+    weights: Floats
 
-    @endpoint
-    def step(self, number: int, gradient: np.ndarray | None) -> tuple[float, np.ndarray]:
-        """Applies the last step's averaged gradient, then gives this one's loss and gradient."""
-        if gradient is not None:
-            self.model.load(self.optimizer.update(self.model.parameters(), gradient))
-        random = np.random.default_rng([self.seed, number, current_rank().rank])
-        return self.model.loss_and_gradient(self.text.batch(random, self.batch, self.model.context))
-
-    @endpoint
-    def state(self) -> State:
-        return {"parameters": self.model.parameters(), **self.optimizer.state()}
-
-    @endpoint
-    def restore(self, state: State) -> None:
-        self.model.load(state["parameters"])
-        self.optimizer.restore(state)
-
-    @endpoint
-    def sample(self, prompt: str, length: int) -> str:
-        return self.text.decode(self.model.sample(self.text.encode(prompt), length))
-
-    @endpoint
-    def pid(self) -> int:
-        return os.getpid()
+    def gradient(self, batch: Tokens) -> tuple[float, Floats]: ...
+    def scores(self, tokens: Tokens) -> Floats: ...
 
 
-class Adam:
-    """Kingma and Ba, 2015, with their constants; the learning rate warms up over the first steps."""
-
-    def __init__(self, size: int, rate: float = 3e-3, warmup: int = 20) -> None:
-        self.rate, self.warmup = rate, warmup
-        self.restore(
-            {"mean": np.zeros(size, "f4"), "square": np.zeros(size, "f4"), "count": np.zeros(1, "i8")}
-        )
-
-    def update(self, parameters: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        self.count += 1
-        self.mean += 0.1 * (gradient - self.mean)
-        self.square += 0.001 * (gradient**2 - self.square)
-        count = int(self.count[0])
-        mean, square = self.mean / (1 - 0.9**count), self.square / (1 - 0.999**count)
-        rate = self.rate * min(1.0, count / self.warmup)
-        return (parameters - rate * mean / (np.sqrt(square) + 1e-8)).astype("f4")
-
-    def state(self) -> State:
-        return {"mean": self.mean, "square": self.square, "count": self.count}
-
-    def restore(self, state: State) -> None:
-        self.mean, self.square, self.count = (state[name].copy() for name in ("mean", "square", "count"))
-
-
-def build_model(kind: str, seed: int) -> Any:
+def build_model(kind: str, seed: int) -> Model:
     if kind == "torch":
         from model_torch import Transformer
 
@@ -102,70 +51,142 @@ def build_model(kind: str, seed: int) -> Any:
     return Perceptron(seed)
 
 
+class Trainer(Actor):
+    """One replica of the model, its optimizer, and its shard of the text."""
+
+    def __init__(self, kind: str, text: Text, *, batch: int, seed: int) -> None:
+        point = current_rank()
+        self.rank = point.rank
+        self.shard = text.shard(self.rank, point.extent.nelements)
+        self.model = build_model(kind, seed)
+        self.optimizer = Adam(self.model.weights)
+        self.batch = batch
+        self.seed = seed
+
+    @endpoint
+    def step(self, number: int, gradient: Floats | None) -> tuple[float, Floats, float]:
+        """Applies the averaged gradient of the step before; gives loss, gradient and seconds of this one."""
+        started = time.perf_counter()
+        if gradient is not None:
+            self.optimizer.step(gradient)
+        # The batch depends on step and rank only: a replacement sees what the lost worker would have seen.
+        random = np.random.default_rng([self.seed, number, self.rank])
+        loss, own = self.model.gradient(self.shard.batch(random, self.batch))
+        return loss, own, time.perf_counter() - started
+
+    @endpoint
+    def state(self) -> State:
+        return self.optimizer.state()
+
+    @endpoint
+    def restore(self, state: State) -> None:
+        self.optimizer.restore(state)
+
+    @endpoint
+    def write(self, prompt: str, length: int, temperature: float = 0.7) -> str:
+        """Goes on from the ``prompt``, a character at a time."""
+        random = np.random.default_rng(self.seed)
+        tokens = encode(prompt)
+        for _ in range(length):
+            scores = self.model.scores(tokens).astype(np.float64) / temperature
+            odds = np.exp(scores - scores.max())
+            tokens = np.append(tokens, random.choice(len(odds), p=odds / odds.sum()))
+        return decode(tokens)
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+
 @dataclass
 class Run:
-    """The controller: what it trains, and how far it has come."""
+    """The controller's side: the workers, and how far they have come."""
 
     kind: str
     text: Text
     workers: int
     batch: int
     seed: int
-    losses: list[float] = field(default_factory=list)
-    killed_at: list[int] = field(default_factory=list)
-    gradient: np.ndarray | None = None
+    history: list[Step] = field(default_factory=list)
+    recovered_at: list[int] = field(default_factory=list)
+    gradient: Floats | None = None
 
     def __post_init__(self) -> None:
         self.spawn()
 
     def spawn(self) -> None:
         self.procs = this_host().spawn_procs({"workers": self.workers})
-        self.trainers = self.procs.spawn("trainers", Trainer, self.kind, self.text, self.batch, self.seed)
+        self.trainers = self.procs.spawn(
+            "trainers", Trainer, self.kind, self.text, batch=self.batch, seed=self.seed
+        )
         self.pids = self.trainers.pid.call().get()
 
-    def step(self, victim: int | None = None) -> float:
-        """One step on all workers; kills the ``victim`` while it computes."""
-        answers = self.trainers.step.call(len(self.losses), self.gradient)
-        if victim is not None:
-            os.kill(self.pids.item(workers=victim), signal.SIGKILL)
-        losses, gradients = zip(*answers.get().values(), strict=True)
-        self.gradient = np.mean(gradients, axis=0)
-        self.losses.append(float(np.mean(losses)))
-        return self.losses[-1]
+    def step(self, kill: int | None = None) -> Step:
+        """One step on all workers; kills one of them while it computes, if so told."""
+        started = time.perf_counter()
+        answers = self.trainers.step.call(len(self.history), self.gradient)
+        if kill is not None:
+            os.kill(self.pids.item(workers=kill), signal.SIGKILL)
+        losses, gradients, seconds = zip(*answers.get().values(), strict=True)
+        self.gradient = sum(gradients) / np.float32(self.workers)
+        step = Step(float(np.mean(losses)), time.perf_counter() - started, max(seconds))
+        self.history.append(step)
+        return step
 
     def recover(self) -> None:
-        """Starts fresh workers with the state of one that has survived."""
+        """Replaces the workers by fresh ones, with the state of one that has survived."""
         answers = self.trainers.state.options(partial=True).call().get().values()
-        state = next(answer for answer in answers if isinstance(answer, dict))
-        self.procs.stop("a worker has died").get()
+        state = next((answer for answer in answers if not isinstance(answer, Exception)), None)
+        if state is None:
+            raise SystemExit("all workers are lost, and what they had learnt with them")
+        self.procs.stop("a worker was lost").get()
         self.spawn()
         self.trainers.restore.call(state).get()
-        # The survivors had applied the last gradient before they were asked for their state.
-        self.gradient = None
-        self.killed_at.append(len(self.losses))
+        if state["count"] == len(self.history):
+            self.gradient = None  # the survivor has applied it already, in the step that failed
+        self.recovered_at.append(len(self.history))
 
 
-def train(run: Run, steps: int, kill_at: int | None) -> None:
-    with Progress(steps, tokens_per_step=run.workers * run.batch * run.text.length) as progress:
-        while len(run.losses) < steps:
-            number = len(run.losses)
-            kill = number == kill_at and not run.killed_at
-            if kill:
-                progress.say(f"step {number}: killing worker {run.workers // 2} with SIGKILL")
-            started = time.perf_counter()
-            try:
-                loss = run.step(victim=run.workers // 2 if kill else None)
-            except SupervisionError as error:
-                progress.say(str(error).splitlines()[0])
-                run.recover()
-                progress.say(f"step {number}: {run.workers} fresh workers go on from a survivor's state")
-                continue
-            progress.advance(loss, time.perf_counter() - started)
+def train(run: Run, steps: int, kill_at: int | None, progress: Progress) -> None:
+    """Goes on until all steps are done, whoever dies on the way."""
+    victim = run.workers // 2
+    while (number := len(run.history)) < steps:
+        try:
+            if number == kill_at:
+                kill_at = None
+                progress.say(f"step {number:4}: killing worker {victim} with SIGKILL", style="red")
+                step = run.step(kill=victim)
+            else:
+                step = run.step()
+        except SupervisionError as error:
+            progress.say(str(error).splitlines()[0], style="red")
+            run.recover()
+            progress.say(f"{run.workers} fresh workers go on from a survivor's state", style="green")
+        else:
+            progress.advance(number, step)
+
+
+def report(run: Run, path: Path, progress: Progress) -> bool:
+    """Says what has come of the run; true when the loss has fallen."""
+    losses = [step.loss for step in run.history]
+    took_s = np.median([step.took_s for step in run.history])
+    exchange_s = np.median([step.took_s - step.compute_s for step in run.history])
+    sample = run.trainers.slice(workers=0).write.call_one("def ", 300).get()
+    plot(losses, run.recovered_at, path)
+    few = max(2, len(losses) // 20)
+    first, last = np.mean(losses[:few]), np.mean(losses[-few:])
+    progress.say(f"\na sample:\n{indent(sample, '    ')}\n")
+    progress.say(
+        f"a step took {took_s * 1e3:.0f} ms; {exchange_s * 1e3:.1f} ms of them "
+        f"({exchange_s / took_s:.0%}) were the exchange, the rest the slowest worker's computation"
+    )
+    progress.say(f"loss {first:.3f} -> {last:.3f} in {len(losses)} steps, plot in {path}")
+    return bool(last < first)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--workers", type=int, default=4, help="worker processes (default 4)")
     parser.add_argument("--batch", type=int, default=16, help="sequences per worker and step (default 16)")
     parser.add_argument("--seed", type=int, default=0)
@@ -173,26 +194,25 @@ def main() -> int:
     parser.add_argument("--no-kill", action="store_true", help="kill no worker in the middle")
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the plot (default out)")
     options = parser.parse_args()
-    if options.steps < 4 or options.workers < 2:
-        parser.error("--steps is at least 4 and --workers at least 2")
+    if options.steps < 4 or options.workers < 2 or options.batch < 1:
+        parser.error("--steps is at least 4, --workers at least 2 and --batch at least 1")
     if not options.no_torch:
         try:
-            import torch  # noqa: F401 - the workers are forked from a process that has imported it, too
+            import torch  # noqa: F401 - what the program has imported, its workers are born with
         except ImportError:
-            parser.error("torch is not installed: pip install 'roost[torch]', or run with --no-torch")
+            parser.error(
+                "torch is not installed: pip install '.[torch]' here, or do without it by --no-torch"
+            )
 
-    text = standard_library(length=64)
-    print(f"text: {len(text):,} characters of {text.files} files of Python's standard library", flush=True)
+    text = Text.of_standard_library()
     kind = "numpy" if options.no_torch else "torch"
-    run = Run(kind, text, options.workers, options.batch, options.seed)
-    train(run, options.steps, kill_at=None if options.no_kill else options.steps // 2)
-
-    print("sample:", repr(run.trainers.slice(workers=0).sample.call_one("def ", 120).get()))
-    path = plot(run.losses, run.killed_at, options.out / f"train_{kind}.png")
-    first, last = np.mean(run.losses[:2]), np.mean(run.losses[-2:])
-    print(f"loss: {first:.3f} -> {last:.3f} over {len(run.losses)} steps, plot in {path}")
+    with Progress(options.steps, options.workers * options.batch * SEQUENCE) as progress:
+        progress.say(f"{len(text):,} characters of Python's standard library for {options.workers} workers")
+        run = Run(kind, text, workers=options.workers, batch=options.batch, seed=options.seed)
+        train(run, options.steps, None if options.no_kill else options.steps // 2, progress)
+    fell = report(run, options.out / f"train_{kind}.png", progress)
     run.procs.stop("trained").get()
-    return 0 if last < first else 1
+    return 0 if fell else 1
 
 
 if __name__ == "__main__":

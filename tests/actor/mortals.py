@@ -116,3 +116,49 @@ class AsyncOwner(Actor):
     async def __supervise__(self, failure: MeshFailure) -> bool:
         self.seen.append(failure.rank)
         return True
+
+
+class Holder(Actor):
+    """Takes response ports, and answers them or not."""
+
+    def __init__(self) -> None:
+        self.ports: list[Any] = []
+
+    @endpoint(explicit_response_port=True)
+    def keep(self, port: Any) -> None:
+        self.ports.append(port)
+
+    @endpoint(explicit_response_port=True)
+    def drop(self, port: Any) -> None:
+        """Answers never."""
+
+    @endpoint(explicit_response_port=True)
+    def hand_on(self, port: Any, other: Any) -> None:
+        other.take.call_one(port).get()
+
+    @endpoint
+    def take(self, port: Any) -> None:
+        self.ports.append(port)
+
+    @endpoint
+    def forget(self) -> int:
+        count = len(self.ports)
+        self.ports.clear()
+        return count
+
+    @endpoint
+    def answer(self, value: Any) -> None:
+        for port in self.ports:
+            port.send(value)
+
+    @endpoint
+    def die(self) -> None:
+        os._exit(3)
+
+    @endpoint
+    def ask(self, other: Any) -> str:
+        try:
+            other.keep.call_one().get()
+        except SupervisionError as error:
+            return type(error).__name__
+        return "answered"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
@@ -252,6 +253,7 @@ def test_a_command_that_is_not_there_fails_the_spawn(failures: list[MeshFailure]
     own = this_host().spawn_procs({"gpus": 1}, bootstrap_command=command)
     with pytest.raises(SpawnError, match=r"could not be started.*nowhere"):
         own.initialized.get(timeout=20)
+    assert "nowhere" in eventually(lambda: failures)[0].report()
     own.stop().get(timeout=20)
 
 
@@ -317,21 +319,22 @@ PROGRAM = """
         ("1 / 0", None),
     ],
 )
-def test_however_a_program_ends_nothing_is_left(
-    program: Any, ending: str, number: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = set(os.listdir("/dev/shm"))
+def test_however_a_program_ends_nothing_is_left(program: Any, ending: str, number: int | None) -> None:
     run: Program = program(PROGRAM + "    " + ending + "\n", ROOST_STOP_GRACE_PERIOD="500ms")
     pids = [int(pid) for pid in run.line().split()]
     assert len(pids) == 6
     everyone = [*pids, *(child.pid for child in psutil.Process(run.process.pid).children())]
+    shared: list[str] = []
+    for pid in everyone:
+        with contextlib.suppress(psutil.Error):  # it may be ending
+            shared += [entry.path for entry in psutil.Process(pid).memory_maps()]
     if number is not None:
         run.process.send_signal(number)
     status, _, err = run.end(30)
     expected = {"": 0, "raise SystemExit(3)": 3, "os._exit(4)": 4, "1 / 0": 1}
     assert status == expected.get(ending, -number if number else 0), err
     eventually(lambda: not alive(everyone), "no process is left")
-    assert set(os.listdir("/dev/shm")) <= before
+    assert [path for path in shared if path.startswith("/dev/shm/") and os.path.exists(path)] == []
 
 
 def test_shutdown_context_ends_everything_once(program: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ from roost.actor import (
     MeshFailure,
     ProcMesh,
     SupervisionError,
+    context,
     current_rank,
     endpoint,
     this_host,
@@ -336,3 +338,28 @@ def test_a_program_that_handles_the_error_of_a_constructor_lives(program: Any, h
         ROOST_UNHANDLED_FAULT_GRACE="200ms",
     )
     assert run.end()[:2] == (0, "alive\n")
+
+
+class AsyncNamer(Actor):
+    """Notes as whom its ``__supervise__`` runs."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.mortals = this_host().spawn_procs({"gpus": 1}).spawn("mortals", Mortal)
+
+    @endpoint
+    async def provoke(self) -> list[str]:
+        self.mortals.die.broadcast("kill")
+        while not self.names:
+            await asyncio.sleep(0.01)
+        return self.names
+
+    async def __supervise__(self, failure: MeshFailure) -> bool:
+        self.names.append(context().actor_instance.name)
+        return True
+
+
+def test_supervise_runs_as_its_actor_also_beside_an_endpoint(procs: ProcMesh) -> None:
+    namer = procs.slice(gpus=0).spawn("namer", AsyncNamer)
+    assert namer.provoke.call_one().get(timeout=20)[0] == "namer"
+    namer.stop().get(timeout=20)
