@@ -57,6 +57,11 @@ _SETTINGS: dict[str, Setting] = {
     "log_window": Setting(
         "duration", 0.2, "how long equal lines of several ranks are held, to show them once"
     ),
+    "preload": Setting(
+        "text",
+        "numpy,torch,torch._dynamo,pandas,scipy,transformers",
+        "modules, with commas between, that a host imports once for all its processes when the program has",
+    ),
     "prefix_with_rank": Setting("bool", True, "lines of workers begin with their actor and rank"),
     "shared_memory_limit": Setting(
         "size", None, "most bytes of shared memory for payloads in a process; a quarter of the memory", True

@@ -41,14 +41,23 @@ class SupervisionError(RuntimeError):
     Attributes:
         endpoint: name of the endpoint that was called, if one was.
         failure: what happened, where that is known.
+        rank: the point of the rank that it is about, as a mapping of dimension to index.
     """
 
+    rank: dict[str, int]
+
     def __init__(
-        self, message: str = "", *, endpoint: str | None = None, failure: MeshFailure | None = None
+        self,
+        message: str = "",
+        *,
+        endpoint: str | None = None,
+        failure: MeshFailure | None = None,
+        rank: dict[str, int] | None = None,
     ) -> None:
         super().__init__(message)
         self.endpoint = endpoint
         self.failure = failure
+        self.rank = rank or {}
 
 
 class ActorStoppedError(SupervisionError):
@@ -314,3 +323,32 @@ def actor_error_group(message: str, errors: list[Exception]) -> ActorError:
         return kind(message, errors)
     except TypeError:
         return _GroupBase(message, errors)
+
+
+class _LostRanks(SupervisionError, ExceptionGroup[Exception]):
+    """Several ranks of a call failed, and some of them are gone."""
+
+    def __new__(cls, message: str, errors: Sequence[Exception]) -> _LostRanks:
+        return ExceptionGroup.__new__(cls, message, errors)
+
+    def __init__(self, message: str, errors: Sequence[Exception]) -> None:
+        first = next(error for error in errors if isinstance(error, SupervisionError))
+        self.endpoint, self.failure, self.rank = first.endpoint, first.failure, first.rank
+
+    def derive(self, errors: Sequence[Exception]) -> ExceptionGroup[Exception]:  # type: ignore[override]
+        lost = any(isinstance(error, SupervisionError) for error in errors)
+        return _LostRanks(self.message, errors) if lost else ExceptionGroup(self.message, errors)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _LostRanks, (self.message, list(self.exceptions))
+
+    def __str__(self) -> str:
+        return "\n".join([self.message, *(str(one) for one in self.exceptions)])
+
+
+_LostRanks.__name__ = _LostRanks.__qualname__ = "SupervisionError"
+
+
+def supervision_error_group(message: str, errors: list[Exception]) -> SupervisionError:
+    """One error for several ranks, some of them gone: a SupervisionError that is an ExceptionGroup too."""
+    return _LostRanks(message, errors)

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from roost.actor import Actor, ActorError, MeshFailure, ProcMesh, SupervisionError, current_rank, endpoint
+from roost.actor import (
+    Actor,
+    ActorError,
+    MeshFailure,
+    ProcMesh,
+    SupervisionError,
+    current_rank,
+    endpoint,
+    this_host,
+)
 from roost.errors import RemoteException, SerializationError
 
 from .conftest import eventually
@@ -194,6 +203,7 @@ def test_an_actor_error_pickles_and_keeps_what_it_knows(raiser: Any) -> None:
 
 def test_several_failed_ranks_are_a_group_whose_members_know_theirs(procs: ProcMesh) -> None:
     mesh = procs.spawn("mesh", Raiser)
+    mesh.ping.call().get(timeout=20)  # a call ends soon after the first failure, so all have to be there
     with pytest.raises(ExceptionGroup) as caught:
         mesh.some_fail.call({1: ValueError, 3: ValueError}).get()
     assert isinstance(caught.value, ActorError)
@@ -286,3 +296,38 @@ def test_a_base_exception_kills_the_actor_and_its_caller_is_told(
         mesh.ping.call_one().get(timeout=20)
     assert eventually(lambda: failures)[0].mesh_name == "doomed"
     assert procs.slice(gpus=0).spawn("next", Raiser).ping.call_one().get(timeout=20) == "pong"
+
+
+class Doomed(Raiser):
+    @endpoint
+    def die(self, ranks: list[int]) -> str:
+        if current_rank()["gpus"] in ranks:
+            os._exit(5)
+        raise LookupError("alive, and of no help")
+
+
+def test_several_lost_ranks_are_a_group_whose_members_know_theirs(failures: list[MeshFailure]) -> None:
+    procs = this_host().spawn_procs({"gpus": 3})
+    doomed = procs.spawn("doomed", Doomed)
+    doomed.initialized.get(timeout=20)
+    with pytest.raises(SupervisionError) as caught:
+        doomed.die.options(timeout=20).call([0, 2]).get(timeout=30)
+    if isinstance(caught.value, ExceptionGroup):  # the second may come too late to be waited for
+        assert {type(one).__mro__[1] for one in caught.value.exceptions} <= {RuntimeError, ActorError}
+        assert all(set(one.rank) == {"gpus"} for one in caught.value.exceptions)
+    with pytest.raises(ExceptionGroup) as later:
+        doomed.ping.call().get(timeout=20)
+    assert isinstance(later.value, SupervisionError)
+    assert [one.rank for one in later.value.exceptions] == [{"gpus": 0}, {"gpus": 2}]
+    assert "code 5" in str(later.value)
+    procs.stop().get(timeout=20)
+
+
+def test_a_traceback_shows_the_line_also_of_a_class_that_travelled_by_value(procs: ProcMesh) -> None:
+    class Local(Actor):
+        @endpoint
+        def fail(self) -> float:
+            return 1 / 0  # this very line
+
+    with pytest.raises(ZeroDivisionError, match="this very line"):
+        procs.slice(gpus=0).spawn("local", Local).fail.call_one().get(timeout=20)

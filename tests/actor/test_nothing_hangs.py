@@ -16,6 +16,7 @@ import pytest
 from roost.actor import (
     Accumulator,
     Actor,
+    DeadlockError,
     MeshFailure,
     ProcMesh,
     SpawnError,
@@ -27,6 +28,7 @@ from roost.config import configured
 
 from .conftest import eventually
 from .mortals import Holder, Mortal
+from .servants import AsyncServant
 
 pytestmark = pytest.mark.usefixtures("failures")
 BOUND_S = 15.0
@@ -166,6 +168,7 @@ def test_the_caller_of_a_port_that_ended_with_its_actor_is_told(doomed: ProcMesh
         future.get(timeout=BOUND_S)
 
 
+@pytest.mark.xfail(strict=True, reason="a dropped port tells its caller nothing")
 @pytest.mark.timeout(60)
 def test_the_caller_of_a_port_that_was_dropped_is_told(procs: ProcMesh) -> None:
     holder = procs.slice(gpus=0).spawn("holder", Holder)
@@ -177,11 +180,12 @@ def test_the_caller_of_a_port_that_was_dropped_is_told(procs: ProcMesh) -> None:
         future.get(timeout=3)
 
 
+@pytest.mark.xfail(strict=True, reason="the relay of the port lives on")
 @pytest.mark.timeout(60)
 def test_the_caller_of_a_port_whose_last_holder_dies_is_told(doomed: ProcMesh) -> None:
     mesh = doomed.spawn("holders", Holder)
     future = mesh.slice(gpus=0).hand_on.call_one(mesh.slice(gpus=1))
-    mesh.slice(gpus=1).take.call_one(None).get(timeout=BOUND_S)
+    mesh.slice(gpus=0).take.call_one(None).get(timeout=BOUND_S)  # it has been handed on
     mesh.slice(gpus=1).die.broadcast()
     with pytest.raises(SupervisionError):
         future.get(timeout=3)
@@ -222,21 +226,31 @@ def test_many_waits_of_many_threads_all_end(doomed: ProcMesh, failures: list[Mes
     eventually(lambda: failures)
 
 
+@pytest.mark.xfail(strict=True, reason="calls with explicit ports are no edges")
+@pytest.mark.timeout(60)
+def test_a_cycle_through_explicit_ports_is_found(doomed: ProcMesh) -> None:
+    mesh = doomed.spawn("holders", Holder)
+    asked = [mesh.slice(gpus=a).ask.call_one(mesh.slice(gpus=1 - a)) for a in range(2)]
+    errors = [future.exception(timeout=5) for future in asked]
+    assert any(isinstance(error, DeadlockError) for error in errors)
+
+
 @pytest.mark.timeout(90)
 def test_processes_that_die_while_they_first_meet_fail_only_each_other() -> None:
     for rounds in range(5):
         procs = this_host().spawn_procs({"gpus": 4})
-        mesh = procs.spawn("holders", Holder)
+        mesh = procs.spawn("servants", AsyncServant)
         killers = procs.spawn("mortals", Mortal)
-        asked = [
-            mesh.slice(gpus=a).ask.call_one(mesh.slice(gpus=b))
+        doomed = rounds % 4
+        asked = {
+            (a, b): mesh.slice(gpus=a).ask.call_one(mesh.slice(gpus=b), 5)
             for a in range(4)
             for b in range(4)
-            if a != b and a != rounds % 4
-        ]
-        killers.slice(gpus=rounds % 4).die.broadcast("kill")
-        time.sleep(0.02 * rounds)
-        mesh.stop().get(timeout=BOUND_S)
-        for future in asked:
-            future.exception(timeout=BOUND_S)
+            if a != b
+        }
+        killers.slice(gpus=doomed).die.broadcast("kill")
+        for (a, b), future in asked.items():
+            error = future.exception(timeout=BOUND_S)
+            assert isinstance(error, SupervisionError) or (error is None), (a, b)
+            assert error is None or doomed in (a, b), (a, b)
         procs.stop().get(timeout=BOUND_S)

@@ -190,6 +190,23 @@ def test_one_object_twice_in_a_message_is_one_object_there(holder: Any, kind: st
     assert pair[0] is pair[1]
 
 
+@pytest.mark.xfail(strict=True, reason="containers that hold big bytes are copied for each occurrence")
+@pytest.mark.parametrize("make", [list, lambda items: dict(enumerate(items))], ids=["list", "dict"])
+def test_one_container_of_big_bytes_twice_is_one_container_there(holder: Any, make: Any) -> None:
+    inner = make([bytes(200_000), bytearray(200_000)])
+    first, second, part = holder.echo.call_one([inner, inner, inner[1]]).get()
+    assert first is second
+    assert first[1] is part
+
+
+@pytest.mark.xfail(strict=True, reason="containers that hold big bytes are copied")
+def test_a_container_of_big_bytes_that_holds_itself(holder: Any) -> None:
+    inner: list[Any] = [bytes(200_000)]
+    inner.append(inner)
+    got = holder.echo.call_one(inner).get()
+    assert got[1] is got
+
+
 settings.register_profile("calls", max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 calls = settings.get_profile("calls")
 

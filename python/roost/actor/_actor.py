@@ -11,6 +11,12 @@ if TYPE_CHECKING:
 
     from roost.actor._failure import MeshFailure
 
+if TYPE_CHECKING:
+    # What `spawn` returns is typed as the actor's class, and is a mesh.
+    from roost._shape import MeshTrait as _Mesh
+else:
+    _Mesh = object
+
 _MESH_NAMES = frozenset(
     {"endpoint", "extent", "flatten", "initialized", "rename", "size", "sizes", "slice", "split", "stop"}
     | {"to_table"}
@@ -23,7 +29,7 @@ _MESH_NAMES = frozenset(
 """What every mesh has itself, or keeps for itself."""
 
 
-class Actor:
+class Actor(_Mesh):
     """Subclass it, and declare its interface with ``@endpoint``.
 
     An actor lives in one process and handles one message at a time, to the end, in order of arrival.
@@ -59,7 +65,7 @@ class Actor:
     def initialized(self) -> Any:
         raise NotImplementedError("an actor has no `initialized`; the mesh that spawn() returns has it")
 
-    def stop(self, reason: str = "the actor stopped itself") -> None:
+    def stop(self, reason: str = "the actor stopped itself") -> Any:
         """Ends this actor when it has finished the message that it handles."""
         from roost.actor._context import context
 

@@ -15,6 +15,7 @@ from roost.errors import (
     DeadlockError,
     SupervisionError,
     actor_error_group,
+    supervision_error_group,
 )
 
 if TYPE_CHECKING:
@@ -183,18 +184,12 @@ class _Failed:
 def _combine(endpoint: Endpoint[Any, Any], errors: list[tuple[int, Exception]]) -> Exception:
     if len(errors) == 1:
         return errors[0][1]
-    raised = [error for _, error in errors if isinstance(error, ActorError)]
-    if len(raised) < len(errors):
-        # Dead ranks explain the rest: what raised was often waiting for them.
-        dead = [error for _, error in errors if isinstance(error, SupervisionError)]
-        first = dead[0]
-        if len(errors) > 1 and hasattr(first, "add_note"):
-            ranks = ", ".join(str(rank) for rank, _ in errors)
-            first.add_note(f"ranks {ranks} of {endpoint._full_name} failed")
-        return first
     ranks = ", ".join(str(rank) for rank, _ in errors)
     message = f"Actor call {endpoint._full_name} failed on {len(errors)} ranks ({ranks})."
-    return actor_error_group(message, list(raised))
+    every = [error for _, error in errors]
+    if all(isinstance(error, ActorError) for error in every):
+        return actor_error_group(message, every)
+    return supervision_error_group(message, every)
 
 
 def call_single(

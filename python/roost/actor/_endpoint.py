@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import pickle
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    overload,
+)
 
 from roost.actor._future import Future, check_timeout
 from roost.actor._serialize import dump_args
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from roost.actor._actor_mesh import ActorMesh
     from roost.actor._channel import Port
@@ -32,6 +43,17 @@ def is_async(function: Any) -> bool:
     return bool(code is not None and code.co_flags & 0x80) or bool(
         getattr(function, "_is_coroutine_marker", None)
     )
+
+
+class _Declare(Protocol):
+    """What ``@endpoint(...)`` with options is: it takes the method."""
+
+    @overload
+    def __call__(
+        self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /
+    ) -> EndpointProperty[P, R]: ...
+    @overload
+    def __call__(self, method: Callable[Concatenate[Any, P], R], /) -> EndpointProperty[P, R]: ...
 
 
 class EndpointProperty(Generic[P, R]):
@@ -68,7 +90,12 @@ class EndpointProperty(Generic[P, R]):
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> Endpoint[P, R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        # For type checkers an actor mesh is an instance of the actor's class, whose endpoints have adverbs.
         if instance is None:
             return self
         return MethodType(self._method, instance)
@@ -85,16 +112,27 @@ class EndpointProperty(Generic[P, R]):
 
 
 @overload
-def endpoint(method: Callable[P, R], /) -> EndpointProperty[P, R]: ...
+def endpoint(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /) -> EndpointProperty[P, R]: ...
+@overload
+def endpoint(method: Callable[Concatenate[Any, P], R], /) -> EndpointProperty[P, R]: ...
 @overload
 def endpoint(
     *,
     propagate: Any = None,
-    explicit_response_port: bool = False,
+    explicit_response_port: Literal[True],
     instrument: bool = True,
     shadowed: bool = False,
     idempotent: bool = False,
-) -> Callable[[Callable[P, R]], EndpointProperty[P, R]]: ...
+) -> Callable[[Callable[Concatenate[Any, Port[R], P], Any]], EndpointProperty[P, R]]: ...
+@overload
+def endpoint(
+    *,
+    propagate: Any = None,
+    explicit_response_port: Literal[False] = False,
+    instrument: bool = True,
+    shadowed: bool = False,
+    idempotent: bool = False,
+) -> _Declare: ...
 def endpoint(method: Any = None, /, **options: Any) -> Any:
     """Declares a method of an :class:`Actor` that can be called on a mesh of such actors.
 
@@ -112,14 +150,42 @@ def endpoint(method: Any = None, /, **options: Any) -> Any:
     return EndpointProperty(method, **options)
 
 
+@overload
+def concurrent_endpoint(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /
+) -> EndpointProperty[P, R]: ...
+@overload
+def concurrent_endpoint(
+    *,
+    propagate: Any = None,
+    explicit_response_port: Literal[True],
+    instrument: bool = True,
+    shadowed: bool = False,
+    idempotent: bool = False,
+) -> Callable[[Callable[Concatenate[Any, Port[R], P], Any]], EndpointProperty[P, R]]: ...
+@overload
+def concurrent_endpoint(
+    *,
+    propagate: Any = None,
+    explicit_response_port: Literal[False] = False,
+    instrument: bool = True,
+    shadowed: bool = False,
+    idempotent: bool = False,
+) -> _Declare: ...
 def concurrent_endpoint(method: Any = None, /, **options: Any) -> Any:
     """Declares an async endpoint whose calls overlap: they start in order, and each runs as a task.
+
+    Takes the same options as `endpoint`.
 
     Raises:
         ValueError: the method is not ``async def``.
     """
     if method is None:
-        return lambda function: concurrent_endpoint(function, **options)
+        return lambda function: _concurrent(function, options)
+    return _concurrent(method, options)
+
+
+def _concurrent(method: Any, options: dict[str, Any]) -> EndpointProperty[Any, Any]:
     made: EndpointProperty[Any, Any] = EndpointProperty(method, concurrent=True, **options)
     if not made.is_async:
         raise ValueError(f"concurrent_endpoint {made.name!r} has to be async def")

@@ -159,16 +159,19 @@ def supervision_error(
     """The error for a call whose actor is closed (2), whose process is dead (3), or who is unknown (4)."""
     name = "the call" if endpoint is None else endpoint._full_name
     where = ""
+    point: dict[str, int] = {}
     mesh = None
     if endpoint is not None:
         mesh = endpoint._mesh
         extent: Extent = mesh.extent
-        point = dict(Point(rank, extent).items()) if len(extent.labels) else {}
+        point = dict(Point(rank, extent).items())
         where = f" on rank {rank} {point}" if point else ""
     if status == 3:
         obituary = Obituary(body)
         if obituary.expected:
-            return ActorStoppedError(f"{name}{where}: the process was stopped: {obituary.why}", endpoint=name)
+            return ActorStoppedError(
+                f"{name}{where}: the process was stopped: {obituary.why}", endpoint=name, rank=point
+            )
         text = f"{name}{where}: the process {obituary.pid} on host {obituary.host} {obituary.what()}"
         if obituary.stderr_tail:
             text += "\nlast lines of its stderr:\n" + "\n".join(last_lines(obituary.stderr_tail))
@@ -186,19 +189,22 @@ def supervision_error(
                 signal=obituary.signal,
                 stderr_tail=obituary.stderr_tail,
             )
-        return SupervisionError(text, endpoint=name, failure=failure)
+        return SupervisionError(text, endpoint=name, failure=failure, rank=point)
     if status == 4:
         return SupervisionError(
             f"{name}{where}: there is no such actor in its process; it was stopped long ago, or its spawn "
             "never arrived",
             endpoint=name,
+            rank=point,
         )
     reason = json.loads(body) if body else {"kind": "stopped", "text": "stopped"}
     if reason["kind"] == "stopped":
         return ActorStoppedError(
-            f"{name}{where}: the actor has status: stopped: {reason['text']}", endpoint=name
+            f"{name}{where}: the actor has status: stopped: {reason['text']}", endpoint=name, rank=point
         )
-    return SupervisionError(f"{name}{where}: the actor has failed: {reason['text']}", endpoint=name)
+    return SupervisionError(
+        f"{name}{where}: the actor has failed: {reason['text']}", endpoint=name, rank=point
+    )
 
 
 def closed_reason(kind: str, text: str) -> bytes:

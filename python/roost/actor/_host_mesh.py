@@ -133,7 +133,7 @@ class HostMesh(MeshTrait):
             "envs": envs,
             "path": list(sys.path),
             "cwd": _cwd(),
-            "preload": [module for module in ("numpy", "torch") if module in sys.modules],
+            "preload": [module for module in _preloaded() if module in sys.modules],
             "bind": None if proc_bind is None else [dict(one) for one in proc_bind],
             "commands": commands,
             "config": config.snapshot(),
@@ -191,6 +191,11 @@ class HostMesh(MeshTrait):
 
 launchers: list[Callable[[str, Point, BootstrapCommand | None], BootstrapCommand | None]] = []
 """Asked how to start each process, the last one only; for tests (`roost.testing.patch_launcher`)."""
+
+
+def _preloaded() -> list[str]:
+    """What takes long to import: the host agent does so once, when this program has."""
+    return [name.strip() for name in config.get("preload").split(",") if name.strip()]
 
 
 def _ask_launcher(command: Any, name: str, point: Point) -> Any:

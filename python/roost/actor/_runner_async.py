@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from typing import Any
 
@@ -30,6 +31,8 @@ class AsyncRunner(Runner):
         self._tasks: set[asyncio.Task[None]] = set()
         self._watchers: set[asyncio.Task[None]] = set()
         set_context(self._idle_context)
+        # For what the engine's bell starts, whose callbacks run in no actor's context.
+        self._own_context = contextvars.copy_context()
         try:
             bell = bell_of(loop)
             self.mailbox.read_by_loop(bell.bell, bell.standing(self._ring))
@@ -56,7 +59,7 @@ class AsyncRunner(Runner):
         if self._wakeup is not None and not self._wakeup.done():
             self._wakeup.set_result(None)
         elif self.mailbox.has_urgent and self.doom is None:
-            watcher = self._loop.create_task(self._between())
+            watcher = self._loop.create_task(self._between(), context=self._own_context)
             self._watchers.add(watcher)
             watcher.add_done_callback(self._watchers.discard)
 
@@ -173,7 +176,7 @@ class AsyncRunner(Runner):
         self._loop.call_soon(self._ring_later)
 
     def _ring_later(self) -> None:
-        watcher = self._loop.create_task(self._between())
+        watcher = self._loop.create_task(self._between(), context=self._own_context)
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
+import types
 from typing import TYPE_CHECKING, Any
 
 from roost import _core
@@ -94,6 +95,11 @@ def _make_pickler() -> Any:
                 if type(value) is torch.Tensor and _wastes(value, self.sent):
                     compact = value.detach().clone().requires_grad_(value.requires_grad)
                     return compact.__reduce_ex__(5)
+            if type(value) is types.CodeType:
+                # cloudpickle leaves the file out; with it, a traceback on a worker shows where it was.
+                kind, args = self.dispatch_table[types.CodeType](value)
+                unnamed = "<dynamic-code>"
+                return kind, tuple(value.co_filename if arg == unnamed else arg for arg in args)
             if isinstance(value, BaseException) and not isinstance(value, ActorError):
                 packed = pack_exception(value)
                 if packed is not value:
