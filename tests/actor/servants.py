@@ -10,7 +10,16 @@ import gc
 import os
 from typing import Any, NamedTuple
 
-from roost.actor import Actor, Channel, Port, concurrent_endpoint, endpoint
+from roost.actor import (
+    Actor,
+    Channel,
+    Port,
+    concurrent_endpoint,
+    context,
+    current_rank,
+    current_size,
+    endpoint,
+)
 
 
 class Used(NamedTuple):
@@ -83,3 +92,15 @@ class AsyncServant(Actor):
     @concurrent_endpoint
     async def ask(self, other: Any, count: int) -> int:
         return sum(await asyncio.gather(*(other.echo.call_one(1) for _ in range(count))))
+
+
+class Ranked(Actor):
+    """Tells its rank, and those of others."""
+
+    @endpoint
+    def told(self) -> tuple[int, dict[str, int], dict[str, int]]:
+        return context().actor_instance.rank.rank, dict(current_rank()), current_size()
+
+    @endpoint
+    def ranks_of(self, other: Any) -> list[int]:
+        return [rank for rank, _, _ in other.told.call().get().values()]

@@ -8,9 +8,12 @@ import datetime
 import gc
 import mmap
 import os
+import threading
+import time
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -263,3 +266,46 @@ def test_tensors_travel_with_what_they_share(echo: Any) -> None:
     state = torch.nn.Linear(300, 300).state_dict()
     got = echo.echo.call_one(state).get()
     assert all(torch.equal(got[name], tensor) for name, tensor in state.items())
+
+
+def test_a_flood_waits_for_the_one_who_takes_it(procs: ProcMesh) -> None:
+    class Slow(Actor):
+        def __init__(self) -> None:
+            self.count = 0
+
+        @endpoint
+        def pid(self) -> int:
+            return os.getpid()
+
+        @endpoint
+        def rest(self, seconds: float) -> None:
+            time.sleep(seconds)
+
+        @endpoint
+        def take(self, data: bytes) -> None:
+            self.count += 1
+
+        @endpoint
+        def taken(self) -> int:
+            return self.count
+
+    slow = procs.slice(gpus=3).spawn("slow", Slow)
+    process = psutil.Process(slow.pid.call_one().get(timeout=20))
+    before = process.memory_info().rss
+    highest = 0
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal highest
+        while not done.wait(0.01):
+            highest = max(highest, process.memory_info().rss)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    slow.rest.broadcast(1.5)
+    for _ in range(5000):
+        slow.take.broadcast(b"x" * 50_000)
+    done.set()
+    watcher.join()
+    assert slow.taken.call_one().get(timeout=60) == 5000
+    assert highest - before < 160 * MIB

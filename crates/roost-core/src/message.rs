@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::Weak;
 
+use crate::link::Link;
 use crate::region::{BLOCK_MIN_BYTES, Block, Pool, View};
 use crate::wire::{Entry, Header};
 
@@ -24,6 +26,28 @@ pub struct Message {
     pub parts: Vec<Part>,
     /// A descriptor that came along.
     pub fd: Option<OwnedFd>,
+    /// Told when the message has left its mailbox.
+    pub credit: Option<Credit>,
+}
+
+/// Counts a message against what its sender may have waiting here, until it is dropped.
+pub struct Credit {
+    link: Weak<Link>,
+    bytes: u64,
+}
+
+impl Credit {
+    pub(crate) fn new(link: Weak<Link>, bytes: u64) -> Self {
+        Self { link, bytes }
+    }
+}
+
+impl Drop for Credit {
+    fn drop(&mut self) {
+        if let Some(link) = self.link.upgrade() {
+            link.consumed(self.bytes);
+        }
+    }
 }
 
 impl Message {
@@ -39,7 +63,7 @@ impl Message {
                 Part::Inline(start..payload.len())
             })
             .collect();
-        Self { header, payload: payload.into_boxed_slice(), parts, fd: None }
+        Self { header, payload: payload.into_boxed_slice(), parts, fd: None, credit: None }
     }
 
     /// The bytes of a part; empty when there is no such part.

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -17,6 +18,9 @@ use crate::parts::Outgoing;
 /// This process among the others.
 #[pyclass(frozen, module = "roost._core")]
 pub struct Node(Arc<route::Node>);
+
+/// How long a sender waits for a peer that does not take its messages.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 fn proc(id: (u64, u32)) -> ProcId {
     ProcId { mesh: id.0, rank: id.1 }
@@ -168,7 +172,7 @@ impl Node {
     fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let end = deadline(Some(timeout))?;
         while !self.0.is_flushed() {
-            if end.is_some_and(|end| std::time::Instant::now() >= end) {
+            if end.is_some_and(|end| Instant::now() >= end) {
                 return Ok(false);
             }
             let step = deadline(Some(0.002))?;
@@ -202,11 +206,14 @@ impl Node {
 }
 
 impl Node {
-    /// Waits while a peer of the target has too much queued.
+    /// Waits while a peer of the target has too much queued. Not forever: two actors that flood each other
+    /// would never take what they have.
     fn relieve(&self, py: Python<'_>, target: &Target) -> PyResult<()> {
-        if self.0.is_congested(&target.0) {
+        let patience = Instant::now() + PATIENCE;
+        while self.0.is_congested(&target.0) && Instant::now() < patience {
             self.0.wake_when_drained(&target.0);
-            wait(py, &self.0, None, true, || !self.0.is_congested(&target.0))?;
+            let step = deadline(Some(0.05))?;
+            wait(py, &self.0, step, true, || !self.0.is_congested(&target.0))?;
         }
         Ok(())
     }

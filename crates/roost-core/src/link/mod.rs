@@ -7,7 +7,7 @@ mod socket;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -17,13 +17,19 @@ pub use poller::{Poller, Ready};
 
 use crate::id::ProcId;
 use crate::lock;
-use crate::message::{Message, Part, Parts};
+use crate::message::{Credit, Message, Part, Parts};
 use crate::park::Parker;
 use crate::region::{Pool, ReleaseSink, SlabMap, View};
 use crate::wire::{Decoded, Entry, Header, Kind, Progress, SHARED, WireError, decode, encode};
 
 /// A sender waits while more than this is queued for a peer.
 pub const HIGH_WATER_BYTES: usize = 16 << 20;
+/// A sender also waits while the peer has more than this in mailboxes that nobody has taken yet.
+pub const WINDOW_BYTES: u64 = 64 << 20;
+/// What a message costs of the window beside its bytes.
+const MESSAGE_BYTES: u64 = 256;
+/// Taken bytes are reported in portions of this.
+const REPORT_BYTES: u64 = 256 << 10;
 /// Inline payloads up to this size are copied behind their header and sent by one plain write.
 const COPY_BYTES: usize = 16 << 10;
 /// First size of a receive buffer.
@@ -86,6 +92,10 @@ pub struct Link {
     /// readable at once, and what the first has taken must not be overtaken.
     pub(crate) delivering: Mutex<()>,
     queued_bytes: AtomicUsize,
+    /// Bytes of messages that the peer has, or will have, in its mailboxes.
+    waiting_bytes: AtomicU64,
+    /// Bytes that were taken here and not reported yet.
+    taken_bytes: AtomicU64,
     broken: AtomicBool,
     holds: Mutex<FxHashMap<(u64, u64), u32>>,
     myself: Weak<Link>,
@@ -115,6 +125,8 @@ impl Link {
             input: Mutex::default(),
             delivering: Mutex::default(),
             queued_bytes: AtomicUsize::new(0),
+            waiting_bytes: AtomicU64::new(0),
+            taken_bytes: AtomicU64::new(0),
             broken: AtomicBool::new(false),
             holds: Mutex::default(),
             myself: myself.clone(),
@@ -130,7 +142,9 @@ impl Link {
     /// Whether a sender should wait before it queues more.
     #[must_use]
     pub fn is_congested(&self) -> bool {
-        self.queued_bytes.load(SeqCst) > HIGH_WATER_BYTES && !self.is_broken()
+        let queued = self.queued_bytes.load(SeqCst) > HIGH_WATER_BYTES;
+        let waiting = self.waiting_bytes.load(SeqCst) > WINDOW_BYTES;
+        (queued || waiting) && !self.is_broken()
     }
 
     /// Wakes `parker` when the queue has gone down.
@@ -155,8 +169,34 @@ impl Link {
             }
             *lock(&self.holds).entry((block.slab, block.offset)).or_insert(0) += 1;
         }
+        if matches!(header.kind, Kind::Cast | Kind::Call) {
+            self.waiting_bytes.fetch_add(parts.inline_bytes() as u64 + MESSAGE_BYTES, SeqCst);
+        }
         self.push(&mut out, header, &parts.entries, &parts.inline, fd);
         true
+    }
+
+    /// A message of the peer's has left its mailbox.
+    pub(crate) fn consumed(&self, bytes: u64) {
+        if self.taken_bytes.fetch_add(bytes, SeqCst) + bytes < REPORT_BYTES {
+            return;
+        }
+        let taken = self.taken_bytes.swap(0, SeqCst);
+        let mut out = lock(&self.out);
+        if taken > 0 && !self.is_broken() {
+            let header = Header { kind: Kind::Taken, arg: taken, ..Header::default() };
+            self.push(&mut out, &header, &[], &[], None);
+        }
+    }
+
+    /// The peer has taken messages from its mailboxes.
+    fn taken(&self, bytes: u64) {
+        // What a peer reports is not trusted to be what it was sent.
+        let _ =
+            self.waiting_bytes.fetch_update(SeqCst, SeqCst, |waiting| Some(waiting.saturating_sub(bytes)));
+        for parker in lock(&self.out).waiting.drain(..) {
+            self.poller.wake(&parker);
+        }
     }
 
     fn push(&self, out: &mut Out, header: &Header, entries: &[Entry], inline: &[&[u8]], fd: Option<OwnedFd>) {
@@ -321,6 +361,10 @@ impl Link {
                 self.returned(header.arg, header.call);
                 return Ok(None);
             }
+            Kind::Taken => {
+                self.taken(header.arg);
+                return Ok(None);
+            }
             Kind::Link => Some(input.fds.pop_front().ok_or(LinkError::Region)?),
             _ => None,
         };
@@ -342,7 +386,13 @@ impl Link {
                 }
             });
         }
-        Ok(Some(Message { header, payload: bytes.into(), parts, fd }))
+        let credit = match header.kind {
+            Kind::Cast | Kind::Call => {
+                Some(Credit::new(self.myself.clone(), bytes.len() as u64 + MESSAGE_BYTES))
+            }
+            _ => None,
+        };
+        Ok(Some(Message { header, payload: bytes.into(), parts, fd, credit }))
     }
 
     /// A receiver has given a block back; peers cannot give back what they do not hold.

@@ -94,7 +94,7 @@ impl Node {
                     self.bury(message.header.src, &Arc::from(message.part(0)));
                 }
             }
-            Kind::Slab | Kind::Release | Kind::SlabGone => {}
+            Kind::Slab | Kind::Release | Kind::SlabGone | Kind::Taken => {}
         }
     }
 
@@ -198,7 +198,8 @@ impl Node {
                 }
             }
         }
-        let message = Message { header: *header, payload: payload.into_boxed_slice(), parts, fd: None };
+        let message =
+            Message { header: *header, payload: payload.into_boxed_slice(), parts, fd: None, credit: None };
         if matches!(header.kind, Kind::Cast) {
             return self.deliver(message);
         }

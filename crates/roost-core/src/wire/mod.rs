@@ -42,6 +42,8 @@ pub enum Kind {
     Release = 9,
     /// The sender has closed a slab.
     SlabGone = 10,
+    /// So many bytes of messages were taken from their mailboxes.
+    Taken = 11,
 }
 
 impl Kind {
@@ -57,6 +59,7 @@ impl Kind {
             8 => Self::Slab,
             9 => Self::Release,
             10 => Self::SlabGone,
+            11 => Self::Taken,
             _ => return None,
         })
     }
