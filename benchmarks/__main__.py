@@ -29,6 +29,7 @@ Samples = dict[str, dict[str, list[float]]]
 def group_of(peer: str, group: str, scale: float) -> tuple[dict[str, float], str]:
     """The numbers of one group, or why there are none."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "BENCHMARKS_SCALE": str(scale)}
+    environment["BENCHMARKS_RUN"] = str(os.getpid())
     environment |= {"RAY_DEDUP_LOGS": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "PYTHONWARNINGS": "ignore"}
     if importlib.util.find_spec("torch") is not None and group == "payloads" and peer in ("roost", "monarch"):
         environment["BENCHMARKS_TORCH"] = "1"
@@ -60,7 +61,7 @@ def end_all(process: subprocess.Popen[str]) -> None:
 
     for other in psutil.process_iter(["pid", "environ"]):
         try:
-            if other.pid != os.getpid() and "BENCHMARKS_SCALE" in (other.info["environ"] or {}):
+            if (other.info["environ"] or {}).get("BENCHMARKS_RUN") == str(os.getpid()):
                 other.kill()
         except psutil.Error:
             continue

@@ -13,8 +13,6 @@ import pytest
 from roost.actor import (
     Actor,
     Channel,
-    Endpoint,
-    EndpointProperty,
     Port,
     ProcMesh,
     as_endpoint,
@@ -238,19 +236,6 @@ def test_a_plain_method_is_called_as_an_endpoint_only_when_asked(procs: ProcMesh
         as_endpoint(len)
 
 
-def test_misuse_says_what_to_do(procs: ProcMesh) -> None:
-    mesh = procs.spawn("m", Base)
-    with pytest.raises(TypeError, match=r"use \.call"):
-        mesh.add(1)
-    with pytest.raises(AttributeError, match=r"no endpoint 'ad'.*add"):
-        mesh.ad  # noqa: B018
-    with pytest.raises(TypeError, match="spawn the class"):
-        Base.add(1)
-    assert isinstance(Base.add, EndpointProperty)
-    assert isinstance(mesh.add, Endpoint)
-    assert mesh.add.__doc__ == "Adds to the count."
-
-
 def test_a_name_that_meshes_have_is_refused_with_a_way_out(procs: ProcMesh) -> None:
     with pytest.raises(ValueError, match=r"endpoint\('stop'\)"):
 
@@ -382,29 +367,6 @@ def test_send_brings_each_answer_to_the_port(procs: ProcMesh) -> None:
     for wrong in ("some", 4, -1, True):
         with pytest.raises(ValueError, match=r"selection|not in a mesh"):
             send(mesh.add, (1,), {}, port, selection=wrong)
-
-
-def test_partial_calls_keep_what_the_others_answered(procs: ProcMesh) -> None:
-    class Fragile(Actor):
-        @endpoint
-        def work(self) -> int:
-            if current_rank()["gpus"] % 2:
-                raise ArithmeticError("odd")
-            return current_rank()["gpus"]
-
-    values = procs.spawn("f", Fragile).work.options(partial=True).call().get().values()
-    assert [values[0], values[2]] == [0, 2]
-    assert all(isinstance(values[rank], ArithmeticError) for rank in (1, 3))
-
-
-def test_a_call_that_times_out_is_not_begun_when_it_still_queues(procs: ProcMesh) -> None:
-    mesh = procs.slice(gpus=0).spawn("m", Base)
-    first = mesh.slow.call_one(1.0)
-    late = mesh.add.options(timeout=0.1).call_one(100)
-    with pytest.raises(TimeoutError, match=r"m\.add did not answer within 0\.1 s"):
-        late.get()
-    assert first.get(timeout=20) == 1
-    assert mesh.add.call_one(0).get() == 1
 
 
 def test_retries_need_an_endpoint_that_may_be_repeated(procs: ProcMesh) -> None:

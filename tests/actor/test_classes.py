@@ -285,11 +285,12 @@ def test_a_class_sent_as_an_argument_is_spawned_there(procs: ProcMesh) -> None:
         assert spawners.run.call(cls).get().values() == [expected] * 4
 
 
-def test_the_descriptor_tells_what_a_method_is() -> None:
+def test_the_descriptor_tells_what_a_method_is(place: ProcMesh) -> None:
     found = {name for name, value in vars(Base).items() if isinstance(value, EndpointProperty)}
     assert found == {"add", "twice", "everything"}
     assert not Base.add.is_async
     assert Base.add.__name__ == "add"
+    assert isinstance(place.spawn("base", Base).add, Endpoint)
 
     class Overlapping(Actor):
         @concurrent_endpoint(propagate="cached", instrument=False)

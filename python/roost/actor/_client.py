@@ -151,8 +151,12 @@ class ClientRuntime(Runtime):
         self.logs.show_now(mesh)
 
     def agent_lost(self, obituary: Obituary) -> None:
-        if not self.is_closing and not self._ended:
-            show_banner("roost: the host agent of this program has died; its processes are gone")
+        if self.is_closing or self._ended:
+            return
+        self.agent_is_lost = True
+        show_banner("roost: the host agent of this program has died; its processes are gone")
+        for owned in list(self.procs_owned.values()):
+            owned.all_lost()
 
     def end_program(self, failure: MeshFailure, error: BaseException | None) -> None:
         """Nobody has handled a failure: reports it, and ends the program with a non-zero status."""
@@ -177,7 +181,8 @@ class ClientRuntime(Runtime):
         self.shutdown(self.stop_grace_s)
         if unseen is not None:
             show_banner("roost: the program ended with an unhandled failure\n" + unseen.report())
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
             os._exit(1)
 
     def shutdown(self, grace_s: float) -> None:
@@ -226,8 +231,17 @@ class ClientRuntime(Runtime):
         os.waitpid(self.agent_pid, 0)
 
 
+def _occupy_standard_streams() -> None:
+    """Where a program was started without them, the next descriptors would take their numbers, and what is
+    printed would go into a link."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
 def start_client() -> ClientRuntime:
     """Starts the host agent as a child process, and the runtime of this program."""
+    _occupy_standard_streams()
     ours, theirs = socket.socketpair()
     me, agent = (fresh_id(), 0), (fresh_id(), 0)
     theirs.set_inheritable(True)
@@ -236,8 +250,8 @@ def start_client() -> ClientRuntime:
     environment = dict(os.environ)
     path = os.pathsep.join(part for part in sys.path if part)
     environment["PYTHONPATH"] = path
-    environment["ROOST_PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     pid = os.posix_spawn(sys.executable, words, environment, setsid=True)
     theirs.close()
     runtime = ClientRuntime(me, agent, pid)

@@ -172,7 +172,8 @@ def supervision_error(
             return ActorStoppedError(
                 f"{name}{where}: the process was stopped: {obituary.why}", endpoint=name, rank=point
             )
-        text = f"{name}{where}: the process {obituary.pid} on host {obituary.host} {obituary.what()}"
+        who = f"the process {obituary.pid} on host {obituary.host}" if obituary.pid else "its process"
+        text = f"{name}{where}: {who} {obituary.what()}"
         if obituary.stderr_tail:
             text += "\nlast lines of its stderr:\n" + "\n".join(last_lines(obituary.stderr_tail))
         failure = None

@@ -14,6 +14,7 @@ from roost.actor._future import Future
 from roost.actor._owned import SYSTEM_BOX, OwnedProcs
 from roost.actor._proc_mesh import ProcMesh
 from roost.actor._serialize import dump
+from roost.errors import SpawnError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -61,6 +62,7 @@ class HostMesh(MeshTrait):
         Raises:
             ValueError: a size below 1, a dimension that the hosts have already, or a ``proc_bind`` of the
                 wrong length.
+            SpawnError: the host agent has died.
         """
         sizes = dict(per_host or {})
         overlap = [label for label in sizes if label in self.extent]
@@ -82,6 +84,10 @@ class HostMesh(MeshTrait):
         from roost.actor._runtime import fresh_id, runtime
 
         here = runtime()
+        if here.agent_is_lost:
+            raise SpawnError(
+                "the host agent of this program has died, so no process can be started; restart it"
+            )
         uid = fresh_id()
         shown = name or f"procs-{uid & 0xFFFF:04x}"
         mesh = ProcMesh(shown, uid, region, HostMesh(self._agents, self._region, python=self._python))

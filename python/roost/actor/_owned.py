@@ -193,6 +193,12 @@ class OwnedProcs:
             stderr_tail=obituary.stderr_tail,
         )
 
+    def all_lost(self) -> None:
+        """The host agent has died, and with it whoever could say more of its processes."""
+        with self._lock:
+            self.alive.clear()
+            self._gone.set()
+
     def stop(self, reason: str, grace_s: float | None = None) -> Future[None]:
         """Stops the actors of each process, then the process; kills what has not ended in time."""
         with self._lock:

@@ -56,6 +56,7 @@ class Runtime:
         self.procs_owned: dict[int, OwnedProcs] = {}
         self.owners: dict[int, Any] = {}
         self.is_closing = False
+        self.agent_is_lost = False
         self.controllers: dict[str, Any] = {}
         self._crowded = 256
         self._ports: dict[Any, Any] = {}

@@ -62,7 +62,7 @@ impl Node {
     /// Without its link to the agent a process is on its own; other links wait for the obituary.
     fn lost(&self, peer: ProcId, why: &LinkError) {
         if self.agent == Some(peer) {
-            let obituary = Arc::from(format!("lost:{why}").as_bytes());
+            let obituary = Arc::from(format!("lost:the host agent has died ({why})").as_bytes());
             let peers: Vec<_> = lock(&self.peers).keys().copied().filter(|id| *id != self.me).collect();
             for id in peers {
                 self.bury(id, &obituary);
@@ -282,7 +282,7 @@ impl Node {
     }
 
     /// A process is gone: what it had sent before still counts, what waits for it ends.
-    fn bury(&self, dead: ProcId, obituary: &Arc<[u8]>) {
+    pub(super) fn bury(&self, dead: ProcId, obituary: &Arc<[u8]>) {
         let peer = self.peer(dead);
         let link = peer.link();
         if let Some(link) = link {

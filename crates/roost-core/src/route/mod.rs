@@ -279,7 +279,9 @@ impl Node {
             Some(agent) if agent != with => {
                 let header = Header { kind: Kind::Connect, src: self.me, dest: with, ..Header::default() };
                 let none = Parts::place(&[], &self.pool, 0);
-                let _ = self.post(&self.peer(agent), &header, &none);
+                if let Err(obituary) = self.post(&self.peer(agent), &header, &none) {
+                    self.bury(with, &obituary);
+                }
             }
             _ => {}
         }
