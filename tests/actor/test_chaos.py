@@ -15,14 +15,14 @@ import numpy as np
 import psutil
 import pytest
 
-from roost.actor import Channel, SpawnError, SupervisionError, this_host
+from roost.actor import Channel, DeadlockError, SpawnError, SupervisionError, this_host
 from roost.config import configured
 
 from .conftest import alive, eventually
 from .servants import Servant, used
 
 pytestmark = pytest.mark.usefixtures("failures")
-MAY_FAIL_WITH = (SupervisionError, SpawnError)
+MAY_FAIL_WITH = (SupervisionError, SpawnError, DeadlockError)  # actors do ask each other in circles
 BOUND_S = 30.0
 
 
@@ -179,7 +179,7 @@ def children() -> list[int]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("seed", "steps"),
-    [(1, 60), (2, 60), *(pytest.param(seed, 400, marks=pytest.mark.slow) for seed in range(3, 9))],
+    [(1, 60), (2, 60), *(pytest.param(seed, 2500, marks=pytest.mark.slow) for seed in range(3, 9))],
 )
 def test_whatever_happens_each_call_ends_and_nothing_is_left(seed: int, steps: int) -> None:
     this_host().spawn_procs().stop().get(timeout=BOUND_S)

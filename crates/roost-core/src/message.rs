@@ -100,7 +100,11 @@ fn copy_into(block: &Block, bytes: &[u8]) {
     let Some(target) = block.map.at(block.offset, bytes.len() as u64) else { return };
     // SAFETY: the block was just taken from the pool, so nobody else reads or writes it, and it is long
     // enough; source and target are different mappings.
-    let target = unsafe { std::slice::from_raw_parts_mut(target.as_ptr(), bytes.len()) };
+    copy_bytes(unsafe { std::slice::from_raw_parts_mut(target.as_ptr(), bytes.len()) }, bytes);
+}
+
+/// Copies between slices of one length, with two threads where that pays.
+pub fn copy_bytes(target: &mut [u8], bytes: &[u8]) {
     if bytes.len() < SPLIT_COPY_BYTES {
         target.copy_from_slice(bytes);
         return;

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
-use roost_core::message::{Message, Part};
+use roost_core::message::{Message, Part, copy_bytes};
 use roost_core::region::View;
 
 /// Received bytes in shared memory, as a writable buffer. The memory goes back to its sender when the last
@@ -75,8 +75,8 @@ pub fn bytes_of<'py>(py: Python<'py>, source: &[u8]) -> PyResult<Bound<'py, PyBy
             // SAFETY: advice about whole pages inside the new object's bytes; contents stay as they are.
             let _ = unsafe { rustix::mm::madvise(first as *mut c_void, last - first, advice) };
         }
-        // SAFETY: both ranges are `len` bytes long and cannot overlap, one being new.
-        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), target as *mut u8, source.len()) };
+        // SAFETY: the new object's `len` bytes, which nobody else has seen.
+        copy_bytes(unsafe { std::slice::from_raw_parts_mut(target as *mut u8, source.len()) }, source);
     });
     Ok(object.cast_into::<PyBytes>()?)
 }
