@@ -184,12 +184,17 @@ class _Failed:
 def _combine(endpoint: Endpoint[Any, Any], errors: list[tuple[int, Exception]]) -> Exception:
     if len(errors) == 1:
         return errors[0][1]
-    ranks = ", ".join(str(rank) for rank, _ in errors)
-    message = f"Actor call {endpoint._full_name} failed on {len(errors)} ranks ({ranks})."
     every = [error for _, error in errors]
+    first = every[0]
+    if all(isinstance(error, ActorStoppedError) for error in every):
+        return first  # somebody has stopped the mesh: that is one event
+    ranks = ", ".join(str(rank) for rank, _ in errors)
+    message = f"Actor call {endpoint._full_name} failed on {len(errors)} ranks ({ranks}); the first: "
     if all(isinstance(error, ActorError) for error in every):
-        return actor_error_group(message, every)
-    return supervision_error_group(message, every)
+        raised = first.exception  # type: ignore[attr-defined]
+        return actor_error_group(f"{message}{type(raised).__name__}: {raised}", every)
+    lost = next(error for error in every if isinstance(error, SupervisionError))
+    return supervision_error_group(message + str(lost).partition("\n")[0], every)
 
 
 def call_single(
