@@ -109,7 +109,6 @@ def raiser(procs: ProcMesh) -> Any:
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
         StopIteration(3),
         StopAsyncIteration(),
-        asyncio.CancelledError("cancelled there"),
         TimeoutError("too late"),
         Odd(7, where="home"),
         AssertionError(),
@@ -122,8 +121,6 @@ def raiser(procs: ProcMesh) -> Any:
 )
 def test_the_type_and_the_text_are_kept(procs: ProcMesh, error: BaseException) -> None:
     raiser = procs.slice(gpus=1).spawn("raiser", Raiser)
-    if not isinstance(error, Exception):
-        pytest.skip("kills the actor; see test_supervision")
     with pytest.raises(type(error)) as caught:
         raiser.throw.call_one(error).get()
     assert isinstance(caught.value, ActorError)
@@ -285,7 +282,9 @@ def test_an_init_that_raises_fails_the_first_call_with_that_error(
     assert procs.slice(gpus=0).spawn("born", Raiser).ping.call_one().get(timeout=20) == "pong"
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError("there")]
+)
 def test_a_base_exception_kills_the_actor_and_its_caller_is_told(
     procs: ProcMesh, failures: list[MeshFailure], error: BaseException
 ) -> None:

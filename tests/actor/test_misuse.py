@@ -17,6 +17,7 @@ from roost.actor import (
     Channel,
     DeadlockError,
     Future,
+    MeshFailure,
     ProcMesh,
     as_endpoint,
     concurrent_endpoint,
@@ -26,6 +27,8 @@ from roost.actor import (
     send,
     this_host,
 )
+
+from .conftest import eventually
 
 
 class Plain(Actor):
@@ -219,6 +222,16 @@ def test_an_endpoint_is_reached_or_refused_whatever_its_name(procs: ProcMesh, na
         return
     mesh: Any = procs.slice(gpus=0).spawn("private", cls)
     assert getattr(mesh, name).call_one().get(timeout=20) == "mine"
+
+
+@pytest.mark.parametrize("env", [{"A": 1}, {"A": None}, {"A=B": "1"}, {"": "1"}, {"A": "\0"}])
+def test_variables_that_cannot_be_set_are_refused(env: Any, failures: list[MeshFailure]) -> None:
+    def spawn() -> None:
+        this_host().spawn_procs(env=env)
+        eventually(lambda: failures)
+
+    with pytest.raises((TypeError, ValueError)):
+        spawn()
 
 
 def test_sync_and_async_endpoints_do_not_mix_also_when_one_is_inherited(procs: ProcMesh) -> None:

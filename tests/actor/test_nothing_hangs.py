@@ -168,7 +168,6 @@ def test_the_caller_of_a_port_that_ended_with_its_actor_is_told(doomed: ProcMesh
         future.get(timeout=BOUND_S)
 
 
-@pytest.mark.xfail(strict=True, reason="a dropped port tells its caller nothing")
 @pytest.mark.timeout(60)
 def test_the_caller_of_a_port_that_was_dropped_is_told(procs: ProcMesh) -> None:
     holder = procs.slice(gpus=0).spawn("holder", Holder)

@@ -122,7 +122,6 @@ def test_a_time_limit_that_is_over_is_told_to_callbacks(one: Any) -> None:
     assert isinstance(future.exception(), TimeoutError)
 
 
-@pytest.mark.xfail(strict=True, reason="the time is only looked at in a wait")
 def test_a_time_limit_that_is_over_is_seen_by_who_asks_now_and_then(one: Any) -> None:
     future = one.never.options(timeout=0.05).call_one()
     eventually(future.done, within_s=1.0)
@@ -136,7 +135,6 @@ def test_what_still_queues_when_the_time_is_over_is_not_begun(one: Any) -> None:
     assert one.begin.call_one().get(timeout=20) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="options are made anew of their defaults, and do not travel")
 def test_options_add_up_and_travel(mesh: Any, procs: ProcMesh) -> None:
     limited = mesh.rest.options(timeout=0.1).options(partial=True)
     again = pickle.loads(pickle.dumps(limited))
@@ -188,7 +186,6 @@ def test_a_future_of_a_stream_knows_its_rank_before_it_is_looked_at(mesh: Any) -
     assert [future.rank["gpus"] for future in failed] == [1]
 
 
-@pytest.mark.xfail(strict=True, reason="the rank comes with the answer only")
 def test_a_future_of_a_stream_that_was_too_late_knows_its_rank(mesh: Any) -> None:
     futures = list(mesh.rest_by_rank.options(timeout=0.3).stream([0.0, 0.9, 0.0, 0.9]))
     late = [future for future in futures if isinstance(future.exception(), TimeoutError)]
@@ -209,7 +206,6 @@ def test_a_stream_may_be_left_before_its_end(mesh: Any) -> None:
     assert mesh.rest.call(0.0).get(timeout=20).values() == [0, 1, 2, 3]
 
 
-@pytest.mark.xfail(strict=True, reason="the others raise a TimeoutError of None seconds")
 def test_one_future_of_a_stream_that_is_cancelled_takes_no_other_with_it_unsaid(mesh: Any) -> None:
     busy = mesh.rest.call(0.3)
     futures = list(mesh.begin.stream())
@@ -220,7 +216,6 @@ def test_one_future_of_a_stream_that_is_cancelled_takes_no_other_with_it_unsaid(
         assert error is None or isinstance(error, asyncio.CancelledError)
 
 
-@pytest.mark.xfail(strict=True, reason="the message says rank 0 whoever was chosen")
 @pytest.mark.parametrize("how", ["choose", "send to one", "send to a chosen one"])
 def test_who_was_chosen_knows_its_rank(mesh: Any, how: str) -> None:
     seen: collections.Counter[int] = collections.Counter()
@@ -243,7 +238,6 @@ def test_calls_are_spread_evenly_over_who_may_be_chosen(mesh: Any) -> None:
     assert all(95 <= count <= 105 for count in counts)  # by chance alone they would be 100 give or take 9
 
 
-@pytest.mark.xfail(strict=True, reason="only what was chosen through the same handle counts")
 def test_who_is_busy_is_seldom_chosen(mesh: Any) -> None:
     under_way = [mesh.slice(gpus=1).never.call_one() for _ in range(5)]
     chosen = collections.Counter(mesh.ranks.choose().get(timeout=20)[0] for _ in range(200))
@@ -261,7 +255,6 @@ def dead(failures: list[MeshFailure]) -> Iterator[Any]:
     procs.stop().get(timeout=20)
 
 
-@pytest.mark.xfail(strict=True, reason="a port hears nothing of a target that is dead")
 def test_a_port_hears_that_who_should_answer_is_dead(dead: Any) -> None:
     port, receiver = Channel[str].open()
     send(dead.ping, (), {}, port)

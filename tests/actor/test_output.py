@@ -228,3 +228,17 @@ print("-- stopped", flush=True)
     )
     before, _, after = out.partition("-- stopped")
     assert "I am" in before, after
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "naïve 😀",
+        "a/b [0] c",
+        "two\nlines",
+    ],
+)
+def test_odd_names_garble_nothing(run: Run, name: str) -> None:
+    out, _ = run(f'procs.slice(gpus=0).spawn({name!r}, Talker).text.call_one("said\\n").get()')
+    assert len(out.splitlines()) == 1
+    assert out.endswith(" 0] said\n")

@@ -190,7 +190,6 @@ def test_one_object_twice_in_a_message_is_one_object_there(holder: Any, kind: st
     assert pair[0] is pair[1]
 
 
-@pytest.mark.xfail(strict=True, reason="containers that hold big bytes are copied for each occurrence")
 @pytest.mark.parametrize("make", [list, lambda items: dict(enumerate(items))], ids=["list", "dict"])
 def test_one_container_of_big_bytes_twice_is_one_container_there(holder: Any, make: Any) -> None:
     inner = make([bytes(200_000), bytearray(200_000)])
@@ -199,7 +198,6 @@ def test_one_container_of_big_bytes_twice_is_one_container_there(holder: Any, ma
     assert first[1] is part
 
 
-@pytest.mark.xfail(strict=True, reason="containers that hold big bytes are copied")
 def test_a_container_of_big_bytes_that_holds_itself(holder: Any) -> None:
     inner: list[Any] = [bytes(200_000)]
     inner.append(inner)

@@ -227,7 +227,7 @@ impl Target {
     /// Calls to these ranks that wait for an answer.
     #[getter]
     fn in_flight(&self) -> usize {
-        self.0.in_flight.load(std::sync::atomic::Ordering::Relaxed)
+        self.0.in_flight()
     }
 }
 

@@ -75,7 +75,8 @@ class _Fold(Source):
         self._last.ring(bell, token)
 
     def cancel(self) -> bool:
-        return self._last.cancel()
+        self._last.cancel_all()  # type: ignore[attr-defined]
+        return True
 
     def check(self, blocking: bool) -> None:
         self._last.check(blocking)

@@ -73,7 +73,12 @@ class CallSource(Source):
         return 1
 
     def is_ready(self) -> bool:
-        return self._call.is_ready(self._need)  # type: ignore[no-any-return]
+        if self._call.is_ready(self._need):
+            return True
+        if self._deadline is None or time.monotonic() < self._deadline:
+            return False
+        self._call.cancel()
+        return True
 
     def ring(self, bell: Any, token: int) -> None:
         self._call.ring(self._need, bell, token)
@@ -123,10 +128,10 @@ class CallSource(Source):
         raise error_of(self._endpoint, self._rank, status, body, buffers)
 
     def _missing(self) -> Exception:
-        return TimeoutError(
-            f"{self._endpoint._full_name} did not answer within {self._endpoint._timeout} s; "
-            "the call was cancelled"
-        )
+        endpoint, late = self._endpoint, self._ranks()
+        which = f" on ranks {', '.join(map(str, late))}" if len(endpoint._mesh) > 1 and late else ""
+        waited = f"{endpoint._full_name} did not answer within {endpoint._timeout} s{which}"
+        return TimeoutError(f"{waited}; the call was cancelled")
 
     def has_failed(self) -> bool:
         """Whether the result, which is there, is an error."""
@@ -200,12 +205,12 @@ def _combine(endpoint: Endpoint[Any, Any], errors: list[tuple[int, Exception]]) 
 def call_single(
     endpoint: Endpoint[Any, Any], pick: Callable[[], tuple[Any, int]], packed: Any
 ) -> Future[Any]:
-    """Sends to one rank, which ``pick`` gives with its target."""
+    """Sends to one rank of the endpoint's mesh, which ``pick`` gives with its target."""
     body, buffers = packed
 
     def start() -> Future[Any]:
         target, rank = pick()
-        call = endpoint._mesh._node.call(target, endpoint._meta(), body, buffers)
+        call = endpoint._mesh._node.call(target, endpoint._meta(), body, buffers, arg=rank + 1)
         return Future._of(CallSource(endpoint, call, rank))
 
     return call_again(endpoint, start) if endpoint._retries else start()
@@ -259,3 +264,16 @@ def call_again(endpoint: Endpoint[Any, Any], start: Callable[[], Future[Any]]) -
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(work, first), name="roost-retry", daemon=True).start()
     return Future._of(promise)
+
+
+def tell_of_failures(endpoint: Endpoint[Any, Any], call: Any, size: int, first: int, port: Any) -> None:
+    """Sends to ``port`` the errors of the ranks that cannot answer it themselves."""
+    from roost.actor._bells import thread_bell
+    from roost.actor._owned import ControlSource
+
+    def look() -> None:
+        for rank, status, body, buffers in call.take(0, size):
+            if status != OK:
+                port.exception(error_of(endpoint, first + rank, status, body, buffers))
+
+    thread_bell().when_ready(ControlSource(call, size, lambda answers: None), look)

@@ -97,14 +97,16 @@ def _rebuild_port(address: Any, once: bool, rank: int | None, undeliverable: boo
 class ResponsePort(Port[T]):
     """The port of an endpoint with ``explicit_response_port``: leads to the one who called."""
 
-    __slots__ = ("_actor", "_request")
+    __slots__ = ("_actor", "_request", "_settled")
 
     def __init__(self, request: Any, rank: int, actor: str) -> None:
         super().__init__(request.key, rank=rank)
         self._request = request
         self._actor = actor
+        self._settled = False
 
     def _post(self, status: int, body: bytes, buffers: Any) -> None:
+        self._settled = True
         self._request.reply(status, body, buffers)
 
     def exception(self, error: BaseException) -> None:
@@ -119,7 +121,16 @@ class ResponsePort(Port[T]):
         # A port that leaves its process is answered through a relay in this one.
         from roost.actor._relay import relay_port
 
+        self._settled = True
         return relay_port(self).__reduce__()
+
+    def __del__(self) -> None:
+        if self._settled:
+            return
+        try:
+            self.exception(RuntimeError(f"{self._actor} dropped its response port without an answer"))
+        except Exception:
+            return  # the interpreter ends
 
 
 class NullPort(Port[Any]):

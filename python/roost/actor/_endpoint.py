@@ -22,6 +22,7 @@ from roost.actor._serialize import dump_args
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from types import EllipsisType
 
     from roost.actor._actor_mesh import ActorMesh
     from roost.actor._channel import Port
@@ -324,11 +325,11 @@ class Endpoint(Generic[P, R]):
     def options(
         self,
         *,
-        timeout: float | None = None,
-        retries: int = 0,
-        partial: bool = False,
+        timeout: float | EllipsisType | None = ...,
+        retries: int | EllipsisType = ...,
+        partial: bool | EllipsisType = ...,
     ) -> Endpoint[P, R]:
-        """The same endpoint with options for its calls.
+        """The same endpoint with options for its calls; those that are left out stay as they are.
 
         Args:
             timeout: seconds until a call without an answer raises TimeoutError; what still queues then is
@@ -341,7 +342,9 @@ class Endpoint(Generic[P, R]):
                 an endpoint that is not idempotent.
             TypeError: a timeout that is no number.
         """
-        timeout = check_timeout(timeout)
+        timeout = self._timeout if timeout is ... else check_timeout(timeout)
+        retries = self._retries if retries is ... else retries
+        partial = self._partial if partial is ... else partial
         if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
             raise ValueError(f"retries is a number of 0 or more, not {retries!r}")
         if retries and not getattr(self._declared, "idempotent", False):
@@ -368,11 +371,14 @@ class Endpoint(Generic[P, R]):
         return f"<Endpoint {self._full_name}>"
 
     def __reduce__(self) -> Any:
-        return _get_endpoint, (self._mesh, self._name, self._explicit)
+        options = {"timeout": self._timeout, "retries": self._retries, "partial": self._partial}
+        return _get_endpoint, (self._mesh, self._name, self._explicit, options)
 
 
-def _get_endpoint(mesh: ActorMesh[Any], name: str, explicit: bool) -> Endpoint[Any, Any]:
-    return mesh._endpoint(name, explicit)
+def _get_endpoint(
+    mesh: ActorMesh[Any], name: str, explicit: bool, options: dict[str, Any]
+) -> Endpoint[Any, Any]:
+    return mesh._endpoint(name, explicit).options(**options)
 
 
 def _is_static(cls: type, name: str) -> bool:
@@ -429,16 +435,23 @@ def send(
         ValueError: another selection.
     """
     mesh = endpoint._mesh
-    body, buffers = endpoint._pack(args, kwargs)
-    meta = endpoint._meta(None if port is None else port._address)
     if selection == "all":
-        target = mesh._target
+        target, rank = mesh._target, None
     elif selection == "choose":
-        target = mesh._pick()[0]
+        target, rank = mesh._pick()
     elif isinstance(selection, int) and not isinstance(selection, bool):
         if not 0 <= selection < len(mesh):
             raise ValueError(f"rank {selection} is not in a mesh of {len(mesh)}")
-        target = mesh._rank_target(selection)
+        target, rank = mesh._rank_target(selection), selection
     else:
         raise ValueError(f'selection is "all", "choose" or a rank, not {selection!r}')
-    mesh._node.cast(target, meta, body, buffers)
+    body, buffers = endpoint._pack(args, kwargs)
+    arg = 0 if rank is None else rank + 1
+    if port is None:
+        mesh._node.cast(target, endpoint._meta(), body, buffers, arg=arg)
+        return
+    # A call, so that the port hears of those who will never answer.
+    call = mesh._node.call(target, endpoint._meta(port._address), body, buffers, arg=arg)
+    from roost.actor._calls import tell_of_failures
+
+    tell_of_failures(endpoint, call, len(target), rank or 0, port)

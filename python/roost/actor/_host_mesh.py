@@ -126,7 +126,7 @@ class HostMesh(MeshTrait):
         commands = [one.as_tuple() if isinstance(one, BootstrapCommand) else one for one in made]
         envs = None
         if env is not None:
-            envs = [dict(env(extent.point(r)) if callable(env) else env) for r in ranks]
+            envs = [_checked_env(env(extent.point(r)) if callable(env) else env) for r in ranks]
         return {
             "mesh": uid,
             "name": name,
@@ -214,6 +214,17 @@ def _ask_launcher(command: Any, name: str, point: Point) -> Any:
 
 def _rebuild_hosts(agents: list[tuple[int, int]], region: Region, python: str | None) -> HostMesh:
     return HostMesh(agents, region, python=python)
+
+
+def _checked_env(env: Mapping[str, str]) -> dict[str, str]:
+    for name, value in env.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise TypeError(f"env[{name!r}] is {value!r}; variables and their values are text")
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(
+                f"env[{name!r}] = {value!r} cannot be set: a name is not empty and has no = or NUL"
+            )
+    return dict(env)
 
 
 def _cwd() -> str | None:

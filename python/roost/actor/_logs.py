@@ -204,7 +204,7 @@ class _TaggedStream:
             with self._lock:
                 self._at_start = text.endswith("\n") if text else self._at_start
                 return int(self._stream.write(text))
-        tag = f"\x1eactor {context.actor_instance.name}\x1e"
+        tag = f"\x1eactor {' '.join(context.actor_instance.name.split())}\x1e"
         with self._lock:
             out = tag + text if self._at_start else text
             self._at_start = out.endswith("\n")

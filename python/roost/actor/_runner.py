@@ -131,29 +131,32 @@ class Runner:
         if prepared.explicit:
             port: Port[Any]
             if prepared.port is not None:
-                port = Port(prepared.port._address, rank=source[3])
+                port = Port(prepared.port._address, rank=rank_in_message(source))
             elif request is not None:
-                port = ResponsePort(request, source[3], self.name)
+                port = ResponsePort(request, rank_in_message(source), self.name)
             else:
-                port = NullPort(source[3])
+                port = NullPort(rank_in_message(source))
             args = (port, *args)
         return args, kwargs
 
     def answer(self, prepared: Prepared, message: Any, value: Any) -> None:
         """Sends the result of an endpoint to whoever wants it."""
         request = message[4]
-        if prepared.explicit:
+        if prepared.port is not None:
+            if not prepared.explicit:
+                Port(prepared.port._address, rank=rank_in_message(message[5])).send(value)
+            if request is not None:
+                request.reply(OK, b"")
             return
-        if request is not None:
-            try:
-                body, buffers = dump(value)
-            except Exception as error:
-                error.add_note(f"the value was returned by {self.name}.{prepared.name}")
-                request.reply(RAISED, *self.report(error, message))
-                return
-            request.reply(OK, body, buffers)
-        elif prepared.port is not None:
-            Port(prepared.port._address, rank=message[5][3]).send(value)
+        if prepared.explicit or request is None:
+            return
+        try:
+            body, buffers = dump(value)
+        except Exception as error:
+            error.add_note(f"the value was returned by {self.name}.{prepared.name}")
+            request.reply(RAISED, *self.report(error, message))
+            return
+        request.reply(OK, body, buffers)
 
     def failed_message(self, prepared: Prepared | None, message: Any, error: BaseException) -> None:
         """An endpoint has raised: its caller gets the exception; without a caller the actor fails."""
@@ -163,13 +166,15 @@ class Runner:
             if request is not None and not explicit:
                 request.reply(CLOSED, closed_reason("failed", str(error)))
             return
-        if request is not None:
+        if prepared is not None and prepared.port is not None and not explicit:
+            Port(prepared.port._address, rank=rank_in_message(message[5])).exception(error)
+            if request is not None:
+                request.reply(OK, b"")
+            if isinstance(error, Exception):
+                return
+        elif request is not None:
             request.reply(RAISED, *self.report(error, message))
             if isinstance(error, Exception) and not explicit:
-                return
-        elif prepared is not None and prepared.port is not None and not explicit:
-            Port(prepared.port._address, rank=message[5][3]).exception(error)
-            if isinstance(error, Exception):
                 return
         self.doom = error
 
@@ -288,6 +293,11 @@ class Runner:
         self.runtime.forget_runner(self)
         self.instance = None
         self.ended.set()
+
+
+def rank_in_message(source: tuple[int, ...]) -> int:
+    """This actor's rank in the mesh that a message was sent to; one that was chosen is told which it is."""
+    return source[5] - 1 if source[5] else source[3]
 
 
 def stop_request(message: Any) -> tuple[str, Any]:

@@ -14,7 +14,16 @@ from roost.actor._endpoint import is_async
 from roost.actor._failure import closed_reason
 from roost.actor._loop import new_loop
 from roost.actor._reports import show_banner
-from roost.actor._runner import CLOSED, OK, RAISED, ActorFailed, Prepared, Runner, stop_request
+from roost.actor._runner import (
+    CLOSED,
+    OK,
+    RAISED,
+    ActorFailed,
+    Prepared,
+    Runner,
+    rank_in_message,
+    stop_request,
+)
 
 _BATCH = 64
 
@@ -109,7 +118,7 @@ class AsyncRunner(Runner):
         try:
             if prepared is None:
                 prepared = self.prepare(meta)
-            set_context(Context(self.view, prepared.extent, source[3], request))
+            set_context(Context(self.view, prepared.extent, rank_in_message(source), request))
             args, kwargs = self.arguments(prepared, message)
             if prepared.concurrent:
                 task = self._loop.create_task(self._beside(prepared, message, args, kwargs))

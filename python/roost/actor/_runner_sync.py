@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from roost.actor._actor import supervise_of
 from roost.actor._context import Context, set_context
 from roost.actor._reports import show_banner
-from roost.actor._runner import OK, RAISED, Runner, stop_request
+from roost.actor._runner import OK, RAISED, Runner, rank_in_message, stop_request
 from roost.actor._timers import at
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class SyncRunner(Runner):
         try:
             if prepared is None:
                 prepared = self.prepare(meta)
-            set_context(Context(self.view, prepared.extent, source[3], request))
+            set_context(Context(self.view, prepared.extent, rank_in_message(source), request))
             args, kwargs = self.arguments(prepared, message)
             value = prepared.function(*args, **kwargs)
             if prepared.asynchronous:

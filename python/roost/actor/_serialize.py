@@ -55,22 +55,52 @@ def _is_plain(value: object) -> bool:
     return False
 
 
-def _wrap_big(value: Any, known: dict[int, _Big], depth: int = 3) -> Any:
-    """Replaces big bytes in plain containers, one wrapper for each object; the value itself is left alone."""
+_PLAIN_CONTAINERS = frozenset({list, tuple, dict})
+_LOOKED_INTO = _PLAIN_CONTAINERS | {bytes, bytearray}
+_DEPTH = 8
+
+
+def _wrap_big(value: Any) -> Any:
+    """The value with big bytes in plain containers replaced, one wrapper for each object.
+
+    The value itself is left alone. Objects that occur several times still do in the copy.
+    """
+    return _copy_wrapped(value, {}) if _has_big(value, _DEPTH) else value
+
+
+def _has_big(value: Any, depth: int) -> bool:
     kind = type(value)
+    if kind is bytes or kind is bytearray:
+        return len(value) >= _BIG_BYTES
+    if kind not in _PLAIN_CONTAINERS or not depth:
+        return False
+    items = value.values() if kind is dict else value
+    # One pass in C tells for most containers that there is nothing to see.
+    if _LOOKED_INTO.isdisjoint(map(type, items)):
+        return False
+    return any(type(item) in _LOOKED_INTO and _has_big(item, depth - 1) for item in items)
+
+
+def _copy_wrapped(value: Any, known: dict[int, Any], depth: int = _DEPTH) -> Any:
+    kind = type(value)
+    if id(value) in known:
+        return known[id(value)]
     if kind is bytes or kind is bytearray:
         if len(value) < _BIG_BYTES:
             return value
-        return known.get(id(value)) or known.setdefault(id(value), _Big(value))
-    if depth and (kind is tuple or kind is list):
-        wrapped = [_wrap_big(item, known, depth - 1) for item in value]
-        if any(new is not old for new, old in zip(wrapped, value, strict=True)):
-            return kind(wrapped)
-    elif depth and kind is dict:
-        pairs = {key: _wrap_big(item, known, depth - 1) for key, item in value.items()}
-        if any(pairs[key] is not value[key] for key in value):
-            return pairs
-    return value
+        made: Any = _Big(value)
+    elif kind not in _PLAIN_CONTAINERS or not depth:
+        return value
+    elif kind is dict:
+        made = known[id(value)] = {}
+        made.update((key, _copy_wrapped(item, known, depth - 1)) for key, item in value.items())
+    elif kind is list:
+        made = known[id(value)] = []
+        made.extend(_copy_wrapped(item, known, depth - 1) for item in value)
+    else:
+        made = tuple(_copy_wrapped(item, known, depth - 1) for item in value)
+    known[id(value)] = made
+    return made
 
 
 _pickler: Any = None
@@ -157,7 +187,7 @@ def _dump_general(value: Any) -> Packed:
     out = io.BytesIO()
     pickler = _pickler(out, protocol=5, buffer_callback=buffers.append)
     try:
-        pickler.dump(_wrap_big(value, {}))
+        pickler.dump(_wrap_big(value))
     except Exception as error:
         raise SerializationError(_blame(value, error)) from error
     return out.getvalue(), _raw(buffers)

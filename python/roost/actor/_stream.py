@@ -31,14 +31,28 @@ class StreamSource(CallSource):
     def _need(self) -> int:
         return self._n + 1
 
-    def result(self) -> Any:
-        answers = self._call.take(self._n, self._n + 1)
-        if not answers:
-            raise self._missing()
-        rank, status, body, buffers = answers[0]
+    def _note_rank(self, rank: int) -> None:
         future = self._future()
         if future is not None:
             future._rank = Point(rank, self._endpoint._mesh.extent)
+
+    def cancel(self) -> bool:
+        # The others of the call are still wanted; the answer of this one is dropped.
+        return True
+
+    def cancel_all(self) -> None:
+        """Nothing of the call is wanted any more."""
+        self._call.cancel()
+
+    def result(self) -> Any:
+        answers = self._call.take(self._n, self._n + 1)
+        if not answers:
+            late = self._call.missing()
+            position = self._n - (len(self._endpoint._mesh) - len(late))
+            self._note_rank(late[position] if 0 <= position < len(late) else 0)
+            raise self._missing()
+        rank, status, body, buffers = answers[0]
+        self._note_rank(rank)
         if status == OK:
             return load(body, buffers)
         raise error_of(self._endpoint, rank, status, body, buffers)

@@ -62,7 +62,9 @@ pub struct Call {
 impl Call {
     pub(crate) fn new(id: u64, target: Arc<Target>, mode: Mode, poller: Arc<Poller>) -> Self {
         let size = target.procs.len();
-        target.in_flight.fetch_add(size, Relaxed);
+        for load in &target.loads {
+            load.fetch_add(1, Relaxed);
+        }
         let state = State {
             answered: vec![false; size],
             arrived: Vec::with_capacity(size),
@@ -80,7 +82,7 @@ impl Call {
             Some(answered) if !*answered => *answered = true,
             _ => return false,
         }
-        self.target.in_flight.fetch_sub(1, Relaxed);
+        self.target.loads[index as usize].fetch_sub(1, Relaxed);
         if state.done {
             return false;
         }
@@ -186,7 +188,9 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.target.in_flight.fetch_sub(self.missing().len(), Relaxed);
+        for index in self.missing() {
+            self.target.loads[index as usize].fetch_sub(1, Relaxed);
+        }
     }
 }
 

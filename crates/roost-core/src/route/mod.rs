@@ -40,6 +40,7 @@ pub struct Node {
     loops: Mutex<FxHashMap<u64, (OwnedFd, Arc<Bell>)>>,
     boxes: Mutex<Boxes>,
     calls: Mutex<FxHashMap<u64, Weak<Call>>>,
+    loads: Mutex<FxHashMap<(ProcId, BoxId), Weak<AtomicUsize>>>,
     forgotten: Mutex<Forgotten>,
     graces: Graces,
     brokered: Mutex<FxHashMap<ProcId, FxHashSet<ProcId>>>,
@@ -59,6 +60,8 @@ struct Boxes {
 
 /// Most closed mailboxes of which the reason is kept, and most forgotten calls; older ones are just unknown.
 const REMEMBERED: usize = 4096;
+/// Counts of calls under way are looked through for unused ones when there are more than this.
+const LOADS_KEPT: usize = 4096;
 
 impl Boxes {
     fn remember(&mut self, id: BoxId, closed: Closed) {
@@ -127,6 +130,7 @@ impl Node {
             loops: Mutex::default(),
             boxes: Mutex::default(),
             calls: Mutex::default(),
+            loads: Mutex::default(),
             forgotten: Mutex::default(),
             graces: Graces::default(),
             brokered: Mutex::default(),
@@ -168,7 +172,23 @@ impl Node {
     #[must_use]
     pub fn target(&self, box_id: BoxId, procs: Vec<ProcId>) -> Arc<Target> {
         let peers = procs.iter().map(|proc| self.peer(*proc)).collect();
-        Arc::new(Target { box_id, procs, in_flight: AtomicUsize::new(0), peers })
+        let mut known = lock(&self.loads);
+        if known.len() > LOADS_KEPT && known.len() == known.capacity() {
+            known.retain(|_, load| load.strong_count() > 0);
+        }
+        let loads = procs
+            .iter()
+            .map(|proc| {
+                let entry = known.entry((*proc, box_id)).or_default();
+                entry.upgrade().unwrap_or_else(|| {
+                    let fresh = Arc::new(AtomicUsize::new(0));
+                    *entry = Arc::downgrade(&fresh);
+                    fresh
+                })
+            })
+            .collect();
+        drop(known);
+        Arc::new(Target { box_id, procs, loads, peers })
     }
 
     /// Opens a mailbox, with what has come for it already.

@@ -1,6 +1,6 @@
 //! What a node knows of another process: not linked yet, linked, or gone.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,17 @@ pub struct Target {
     pub box_id: BoxId,
     /// The processes.
     pub procs: Vec<ProcId>,
-    /// Calls that wait for an answer, one for each rank.
-    pub in_flight: AtomicUsize,
+    /// Calls that wait for an answer of each rank, whoever of this process has made them.
+    pub(crate) loads: Vec<Arc<AtomicUsize>>,
     pub(super) peers: Vec<Arc<Peer>>,
+}
+
+impl Target {
+    /// Calls of this process that wait for an answer of one of these ranks.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.loads.iter().map(|load| load.load(Relaxed)).sum()
+    }
 }
 
 /// How long the host agent may take to say why a process has closed its link.
