@@ -54,6 +54,9 @@ class Setting(NamedTuple):
 _SETTINGS: dict[str, Setting] = {
     "cleanup_timeout": Setting("duration", 3.0, "how long an actor's __cleanup__ may take"),
     "enable_log_forwarding": Setting("bool", True, "show what workers print in the controller"),
+    "frozen_timeout": Setting(
+        "duration", 5.0, "how long a process may be stopped (SIGSTOP) before it counts as dead and is killed"
+    ),
     "log_window": Setting(
         "duration", 0.2, "how long equal lines of several ranks are held, to show them once"
     ),

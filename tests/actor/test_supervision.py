@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from roost.actor import (
     endpoint,
     this_host,
 )
+from roost.config import configured
 
 from .conftest import Program, alive, eventually
 from .mortals import AsyncOwner, Mortal, Owner
@@ -363,3 +367,60 @@ def test_supervise_runs_as_its_actor_also_beside_an_endpoint(procs: ProcMesh) ->
     namer = procs.slice(gpus=0).spawn("namer", AsyncNamer)
     assert namer.provoke.call_one().get(timeout=20)[0] == "namer"
     namer.stop().get(timeout=20)
+
+
+def test_a_frozen_process_counts_as_dead(failures: list[MeshFailure]) -> None:
+    with configured(frozen_timeout="1s"):
+        procs = this_host().spawn_procs({"gpus": 2})
+        mesh = procs.spawn("mortals", Mortal)
+        pids = mesh.pid.call().get(timeout=20)
+        waiting = mesh.slice(gpus=1).ping.call_one()
+        waiting.get(timeout=20)
+        os.kill(pids.item(gpus=1), signal.SIGSTOP)
+        with pytest.raises(SupervisionError, match="frozen"):
+            mesh.slice(gpus=1).ping.call_one().get(timeout=30)
+        assert "frozen" in eventually(lambda: failures)[0].report()
+        assert mesh.slice(gpus=0).ping.call_one().get(timeout=20) == "pong"
+        # One that goes on in time is none.
+        os.kill(pids.item(gpus=0), signal.SIGSTOP)
+        os.kill(pids.item(gpus=0), signal.SIGCONT)
+        assert mesh.slice(gpus=0).ping.call_one().get(timeout=20) == "pong"
+        procs.stop().get(timeout=20)
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A cgroup of 100 MiB, where this machine lets us make one."""
+    root = Path("/sys/fs/cgroup")
+    unified = (root / "cgroup.controllers").exists()
+    group = root / "roost-test" if unified else root / "memory" / "roost-test"
+    limit = "memory.max" if unified else "memory.limit_in_bytes"
+    try:
+        group.mkdir()
+        if not (group / limit).exists():
+            raise OSError("it has no limit of memory")
+        (group / limit).write_text(str(100 << 20))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"no cgroup of our own: {error}")
+    yield group
+    with contextlib.suppress(OSError):
+        group.rmdir()
+
+
+class Hungry(Mortal):
+    @endpoint
+    def eat(self) -> int:
+        return len(bytearray(b"x" * (400 << 20)))
+
+
+def test_a_process_that_the_kernel_killed_for_memory_is_told_as_such(
+    failures: list[MeshFailure], small_cgroup: Path
+) -> None:
+    procs = this_host().spawn_procs({"gpus": 1})
+    hungry = procs.spawn("hungry", Hungry).slice(gpus=0)
+    (small_cgroup / "cgroup.procs").write_text(str(hungry.pid.call_one().get(timeout=20)))
+    with pytest.raises(SupervisionError, match="lack of memory"):
+        hungry.eat.call_one().get(timeout=30)
+    procs.stop().get(timeout=20)

@@ -20,12 +20,13 @@ import sys
 import time
 from typing import Any
 
-from roost import _core
+from roost import _core, config
 from roost.actor._reports import host_name
 
 OBITUARY = 7
 _TAIL_BYTES = 4096
 _MOST_READ = 64 << 10
+_LOOK_EVERY_S = 1.0
 
 
 class Child:
@@ -41,6 +42,7 @@ class Child:
         self.tail = b""
         self.stopping: str | None = None
         self.kill_at: float | None = None
+        self.frozen_since: float | None = None
         self.killed = ""
 
 
@@ -64,6 +66,8 @@ class Agent:
         self.node.adopt(client, client_socket)
         self.targets: dict[Any, Any] = {}
         self.unloaded = list(_WHEN_IDLE)
+        self.next_look = 0.0
+        self.oom_kills = count_oom_kills()
 
     def run(self) -> None:
         """Serves until the client is gone."""
@@ -75,6 +79,7 @@ class Agent:
                     self.handle(message)
             self.reap()
             self.kill_late()
+            self.kill_frozen()
             ready = self.poller.poll(0.0 if self.unloaded else self._timeout())
             if self.unloaded and not ready:
                 importlib.import_module(self.unloaded.pop())
@@ -109,6 +114,7 @@ class Agent:
     def start(self, spec: dict[str, Any]) -> None:
         """Starts the processes of one mesh on this host."""
         sys.path[:] = spec["path"]
+        config.inherit(spec["config"])
         for module in spec["preload"]:
             if module not in sys.modules:
                 try:
@@ -227,6 +233,10 @@ class Agent:
         told: dict[str, Any] = {"pid": child.pid, "host": host_name()}
         if os.WIFSIGNALED(status):
             told["signal"] = os.WTERMSIG(status)
+            if told["signal"] == signal.SIGKILL and not child.killed:
+                before, self.oom_kills = self.oom_kills, count_oom_kills()
+                if self.oom_kills > before:
+                    child.killed = "the kernel killed a process for lack of memory"
         else:
             told["exit_code"] = os.WEXITSTATUS(status)
         told["stderr_tail"] = child.tail.decode(errors="replace")
@@ -254,9 +264,26 @@ class Agent:
                 child.kill_at = None
                 self._kill(child, f"killed: it did not end in time ({child.stopping})")
 
-    def _kill(self, child: Child, why: str) -> None:
+    def kill_frozen(self) -> None:
+        """Ends processes that somebody has stopped in their tracks: they will answer nobody."""
+        now = time.monotonic()
+        if now < self.next_look:
+            return
+        self.next_look = now + _LOOK_EVERY_S
+        limit_s = config.get("frozen_timeout")
+        for child in list(self.children.values()):
+            if not is_frozen(child.pid):
+                child.frozen_since = None
+            elif child.frozen_since is None:
+                child.frozen_since = now
+            elif now - child.frozen_since >= limit_s:
+                why = f"it was frozen (SIGSTOP) for {limit_s:g} s, and was killed"
+                self._kill(child, why, wanted=False)
+
+    def _kill(self, child: Child, why: str, *, wanted: bool = True) -> None:
         child.killed = child.killed or why
-        child.stopping = child.stopping or why
+        if wanted:
+            child.stopping = child.stopping or why
         for kill in (os.killpg, os.kill):
             try:
                 kill(child.pid, signal.SIGKILL)
@@ -273,6 +300,24 @@ class Agent:
             except ChildProcessError:
                 continue
         os._exit(0)
+
+
+def is_frozen(pid: int) -> bool:
+    """Whether a process is stopped by a signal, and not by a debugger."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except OSError:
+        return False
+
+
+def count_oom_kills() -> int:
+    """How many processes the kernel has killed for lack of memory since it started, in any cgroup."""
+    try:
+        with open("/proc/vmstat") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0
 
 
 def _become_worker(
