@@ -330,3 +330,21 @@ def test_a_traceback_shows_the_line_also_of_a_class_that_travelled_by_value(proc
 
     with pytest.raises(ZeroDivisionError, match="this very line"):
         procs.slice(gpus=0).spawn("local", Local).fail.call_one().get(timeout=20)
+
+
+def test_an_actor_whose_arguments_cannot_be_loaded_is_a_failure(
+    procs: ProcMesh, failures: list[MeshFailure]
+) -> None:
+    mesh = procs.slice(gpus=0).spawn("unloadable", Taker, Explosive())
+    with pytest.raises(ImportError, match="cannot be loaded here"):
+        mesh.ping.call_one().get(timeout=20)
+    failure = eventually(lambda: failures)[0]
+    assert failure.mesh_name == "unloadable"
+    assert isinstance(failure.cause, ImportError)
+
+
+class Taker(Actor):
+    def __init__(self, value: Any) -> None: ...
+
+    @endpoint
+    def ping(self) -> None: ...

@@ -9,6 +9,7 @@ import math
 import pickle
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -192,6 +193,113 @@ def test_an_error_that_nobody_looked_at_is_logged_once(worker: Any, caplog: pyte
         del looked_at
         gc.collect()
     assert [record.message.count("overlooked") > 0 for record in caplog.records] == [True]
+
+
+def keep_until_done(worker: Any) -> None:
+    future = worker.fail.call_one("overlooked")
+    eventually(future.done)
+
+
+def drop_at_once(worker: Any) -> None:
+    worker.fail.call_one("overlooked")
+
+
+def drop_while_it_waits_in_the_queue(worker: Any) -> None:
+    worker.rest.call_one(0.2)
+    worker.fail.call_one("overlooked")
+
+
+def give_up_in_time(worker: Any) -> None:
+    worker.rest.call_one(0.2)
+    future = worker.fail.call_one("overlooked")
+    with pytest.raises(TimeoutError):
+        future.get(timeout=0.01)
+
+
+def chosen(worker: Any) -> None:
+    worker.fail.choose("overlooked")
+
+
+def in_a_loop(worker: Any) -> None:
+    async def run() -> None:
+        worker.fail.call_one("overlooked")
+        await worker.begin.call_one(1)
+
+    asyncio.run(run())
+
+
+OVERLOOKS = [
+    keep_until_done,
+    drop_at_once,
+    drop_while_it_waits_in_the_queue,
+    give_up_in_time,
+    chosen,
+    in_a_loop,
+]
+
+
+@pytest.mark.parametrize("overlook", OVERLOOKS, ids=lambda overlook: overlook.__name__)
+def test_an_error_is_logged_however_it_was_overlooked(
+    worker: Any, caplog: pytest.LogCaptureFixture, overlook: Callable[[Any], None]
+) -> None:
+    with caplog.at_level(logging.ERROR, "roost"):
+        overlook(worker)
+        gc.collect()
+        worker.begin.call_one(1).get(timeout=20)
+        eventually(lambda: caplog.records, "it is logged")
+        worker.begin.call_one(2).get(timeout=20)
+        gc.collect()
+    [record] = caplog.records
+    assert "overlooked" in record.getMessage()
+    assert "Actor call worker" in record.getMessage()
+    assert "in fail" in record.getMessage()
+
+
+def look(worker: Any) -> None:
+    worker.fail.call_one("looked at").exception(timeout=20)
+
+
+def partly(worker: Any) -> None:
+    worker.fail.options(partial=True).call("looked at").get(timeout=20)
+
+
+def in_a_callback(worker: Any) -> None:
+    seen: list[Any] = []
+    worker.fail.call_one("looked at").add_done_callback(lambda future: seen.append(future.exception()))
+    eventually(lambda: seen)
+
+
+def gathered(worker: Any) -> None:
+    async def run() -> None:
+        await asyncio.gather(*(worker.fail.call_one("looked at") for _ in range(3)), return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def cancelled(worker: Any) -> None:
+    worker.rest.call_one(0.1)
+    worker.fail.call_one("looked at").cancel()
+
+
+def streamed(worker: Any) -> None:
+    for future in worker.fail.stream("looked at"):
+        future.exception(timeout=20)
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [look, partly, in_a_callback, gathered, cancelled, streamed],
+    ids=lambda one: one.__name__,
+)
+def test_an_error_that_was_looked_at_is_not_logged(
+    worker: Any, caplog: pytest.LogCaptureFixture, looks: Callable[[Any], None]
+) -> None:
+    with caplog.at_level(logging.ERROR, "roost"):
+        looks(worker)
+        gc.collect()
+        worker.begin.call_one(1).get(timeout=20)
+        gc.collect()
+    assert caplog.records == []
 
 
 class Lazy:

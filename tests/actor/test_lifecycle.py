@@ -197,6 +197,11 @@ def test_a_bootstrap_that_raises_fails_the_mesh(failures: list[MeshFailure]) -> 
     with pytest.raises(LookupError) as both:
         own.spawn("plain", Plain).ping.call().get(timeout=20)
     assert "no such device" in str(both.value)
+    with pytest.raises(LookupError, match="no such device"):
+        own.initialized.get(timeout=20)
+    failure = eventually(lambda: failures)[0]
+    assert isinstance(failure.cause, LookupError)
+    assert failure.mesh == own
     own.stop().get(timeout=20)
 
 

@@ -220,7 +220,7 @@ def test_one_future_of_a_stream_that_is_cancelled_takes_no_other_with_it_unsaid(
 def test_who_was_chosen_knows_its_rank(mesh: Any, how: str) -> None:
     seen: collections.Counter[int] = collections.Counter()
     port, receiver = Channel[tuple[int, int]].open()
-    for number in range(40):
+    for number in range(200):
         if how == "choose":
             own, told = mesh.ranks.choose().get(timeout=20)
         else:
@@ -236,6 +236,12 @@ def test_calls_are_spread_evenly_over_who_may_be_chosen(mesh: Any) -> None:
     counts = mesh.waiting.call().get(timeout=20).values()
     assert sum(counts) == len(under_way)
     assert all(95 <= count <= 105 for count in counts)  # by chance alone they would be 100 give or take 9
+
+
+@pytest.mark.xfail(strict=True, reason="of two with nothing to do the lower rank is taken")
+def test_who_is_idle_is_chosen_as_often_as_the_others(mesh: Any) -> None:
+    chosen = collections.Counter(mesh.ranks.choose().get(timeout=20)[0] for _ in range(400))
+    assert all(60 <= chosen[rank] <= 140 for rank in range(4))  # 100 give or take 9
 
 
 def test_who_is_busy_is_seldom_chosen(mesh: Any) -> None:

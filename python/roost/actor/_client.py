@@ -116,7 +116,8 @@ class _Seen(NamedTuple):
         if getattr(mesh, "_procs", mesh)._uid != self.mesh:
             return False
         is_of_actor = failure.exit_code is None and failure.signal is None
-        return self.box is None or (is_of_actor and getattr(mesh, "_box", None) == self.box)
+        # Of a process mesh only its bootstrap fails without an end; every call to its actors tells of that.
+        return self.box is None or (is_of_actor and getattr(mesh, "_box", self.box) == self.box)
 
 
 class ClientRuntime(Runtime):

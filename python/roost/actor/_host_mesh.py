@@ -104,6 +104,8 @@ class HostMesh(MeshTrait):
         body, buffers = dump(bootstrap)
         system = here.node.target(SYSTEM_BOX, [(uid, rank) for rank in region.ranks()])
         owned.bootstrap = here.node.call(system, b"bootstrap", body, buffers)
+        if bootstrap is not None:
+            owned.watch_bootstrap()
         here.procs_spawned(mesh)
         return mesh
 

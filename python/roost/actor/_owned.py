@@ -127,11 +127,12 @@ class OwnedProcs:
         self.alive: set[int] = set(mesh._region.ranks())
         self.failed: set[int] = set()
         self.stopped: str | None = None
-        self.error: Exception | None = None
         self.bootstrap: Any = None
         self._lock = threading.Lock()
         self._gone = Promise()
         self._stop_sent = False
+        self._initialized: Future[None] | None = None
+        self._bootstrap_error: tuple[int, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -143,22 +144,27 @@ class OwnedProcs:
 
     def initialized(self) -> Future[None]:
         """Done when all processes answer and have run the bootstrap."""
-        call = self.bootstrap
-        future: Future[None] = Future._of(ControlSource(call, len(self.mesh), self._check))
-        future._seen = True
-        return future
+        with self._lock:
+            if self._initialized is None:
+                source = ControlSource(self.bootstrap, len(self.mesh), self._check)
+                self._initialized = Future._of(source)
+                self._initialized._seen = True
+            return self._initialized
 
     def _check(self, answers: list[Any]) -> None:
         from roost.actor._calls import OK, RAISED
         from roost.actor._reports import load_report
 
         for rank, status, body, buffers in answers:
-            if status == RAISED:
-                raise load_report(body, buffers, None, rank)
             if status != OK:
                 from roost.actor._runtime import runtime
 
                 runtime().saw_failure(self.mesh._uid, self.mesh._region.ranks()[rank], None)
+            if status == RAISED:
+                error: Any = load_report(body, buffers, None, rank)
+                self._bootstrap_error = (rank, error)
+                raise error
+            if status != OK:
                 obituary = Obituary(bytes(body)) if status == 3 else None
                 text = (
                     f"rank {rank} of {self.name!r} {'did not start' if obituary is None else obituary.what()}"
@@ -166,6 +172,31 @@ class OwnedProcs:
                 if obituary is not None and obituary.stderr_tail:
                     text += "\nlast lines of its stderr:\n" + "\n".join(last_lines(obituary.stderr_tail))
                 raise SpawnError(text)
+
+    def watch_bootstrap(self) -> None:
+        """The owner hears of a bootstrap that raises."""
+        self.initialized().add_done_callback(self._bootstrapped)
+
+    def _bootstrapped(self, future: Future[None]) -> None:
+        future.exception()
+        if self._bootstrap_error is None:
+            return
+        rank, cause = self._bootstrap_error
+        with self._lock:
+            if self.stopped is not None or rank in self.failed:
+                return
+            self.failed.add(rank)
+        failure = MeshFailure(
+            self.name,
+            rank=rank,
+            point=Point(rank, self.mesh.extent),
+            what=f"could not be set up: its bootstrap raised {type(cause.exception).__name__}",
+            mesh=self.mesh,
+            cause=cause,
+            host=cause.host,
+            pid=cause.pid,
+        )
+        self.owner.post_failure(failure)
 
     def lost(self, rank: int, obituary: Obituary) -> MeshFailure | None:
         """A process has ended. Returns the failure, unless the end was wanted."""

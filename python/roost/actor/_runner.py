@@ -276,16 +276,13 @@ class Runner:
         if self._failing:
             return
         self._failing = True
-        body, buffers = self.report(error, None)
-        if starting and buffers is None:
-            self.mailbox.close(RAISED, body)
+        report = self.report(error, None)
+        if starting and report[1] is None:
+            self.mailbox.close(RAISED, report[0])
         else:
             text = f"{self.name}: {format_exception(error).rstrip()}"
             self.mailbox.close(CLOSED, closed_reason("failed", text))
-        mesh, rank, box = self.owner
-        told = pickle.dumps((self.box, self._rank, box))
-        system = self.node.target(0, [(mesh, rank)])
-        self.node.cast(system, b"failed" + len(told).to_bytes(4, "little") + told, body, buffers)
+        self.runtime.tell_owner(self.owner[:2], self.box, self._rank, report)
 
     def _end(self) -> None:
         if self.ended.is_set():

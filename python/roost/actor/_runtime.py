@@ -254,9 +254,13 @@ class Runtime:
         """The host agent is gone, and with it all processes of the host."""
         raise NotImplementedError
 
+    def tell_owner(self, owner: tuple[int, int], box: int, rank: int, report: tuple[bytes, Any]) -> None:
+        """An actor of this process has failed: its owner's process hears of it."""
+        told = pickle.dumps((box, rank))
+        self.node.cast(self.node.target(SYSTEM_BOX, [owner]), b"failed" + told, *report)
+
     def _actor_failed(self, verb: bytes, message: Any) -> None:
-        size = int.from_bytes(verb[6:10], "little")
-        box, rank, _ = pickle.loads(verb[10 : 10 + size])
+        box, rank = pickle.loads(verb.removeprefix(b"failed"))
         with self.lock:
             owned = self.actors_owned.get(box)
         if owned is None:
@@ -286,6 +290,7 @@ class Runtime:
             report = dump_report(error, "spawn", {})
             self.node.open_box(source[5]).close(RAISED, report[0])
             request.reply(RAISED, *report)
+            self.tell_owner((source[0], source[1]), source[5], rank, report)
             return
         mailbox = self.node.open_box(spec["box"])
         self._bootstrapped.wait()
