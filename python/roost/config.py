@@ -60,6 +60,9 @@ _SETTINGS: dict[str, Setting] = {
     "log_window": Setting(
         "duration", 0.2, "how long equal lines of several ranks are held, to show them once"
     ),
+    "mesh_proc_spawn_max_idle": Setting(
+        "duration", 30.0, "how long a process may take to report after its start before it is killed"
+    ),
     "preload": Setting(
         "text",
         "numpy,torch,torch._dynamo,pandas,scipy,transformers",
@@ -93,7 +96,6 @@ _WITHOUT_EFFECT: dict[str, Setting] = {
             "host_spawn_ready_timeout": 30.0,
             "mesh_attach_config_timeout": 60.0,
             "mesh_orphan_timeout": 60.0,
-            "mesh_proc_spawn_max_idle": 30.0,
             "mesh_terminate_timeout": 10.0,
             "message_ack_time_interval": 0.5,
             "message_delivery_timeout": 30.0,

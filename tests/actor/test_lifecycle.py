@@ -28,6 +28,7 @@ from roost.actor import (
     shutdown_context,
     this_host,
 )
+from roost.config import configured
 
 from .conftest import Program, alive, eventually
 from .residents import AsyncTidy, Plain, Tidy, note_bootstrap, note_later
@@ -385,3 +386,19 @@ def test_a_program_that_forks_keeps_its_processes(program: Any) -> None:
     )
     status, out, err = run.end()
     assert (status, out) == (0, "[1]\n"), err
+
+
+@pytest.mark.parametrize("program", ["/bin/true", "/bin/sleep"])
+def test_a_command_that_is_no_worker_fails_the_spawn_and_not_the_host(
+    program: str, failures: list[MeshFailure]
+) -> None:
+    command = default_bootstrap_cmd().with_env({"PADDING": "x" * 100_000})
+    command.program, command.args = program, ["60"]
+    with configured(mesh_proc_spawn_max_idle="1s"):
+        own = this_host().spawn_procs({"gpus": 2}, bootstrap_command=command)
+        with pytest.raises(SpawnError, match=r"exited with code 0|had not reported"):
+            own.initialized.get(timeout=30)
+    good = this_host().spawn_procs({"gpus": 1})
+    assert good.spawn("plain", Plain).ping.call().get(timeout=20).values() == ["pong"]
+    good.stop().get(timeout=20)
+    own.stop().get(timeout=20)

@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from typing import Any
 
 from roost import _core, config
@@ -43,6 +44,8 @@ class Child:
         self.stopping: str | None = None
         self.kill_at: float | None = None
         self.frozen_since: float | None = None
+        self.started = time.monotonic()
+        self.is_there = False
         self.killed = ""
 
 
@@ -76,10 +79,13 @@ class Agent:
             # Until there are none: a link that is adopted is read at once, and no event tells of that.
             while messages := self.system.take(256, 0.0):
                 for message in messages:
-                    self.handle(message)
+                    try:
+                        self.handle(message)
+                    except Exception:
+                        traceback.print_exc()  # the other processes of this host still need their agent
             self.reap()
             self.kill_late()
-            self.kill_frozen()
+            self.look_after()
             ready = self.poller.poll(0.0 if self.unloaded else self._timeout())
             if self.unloaded and not ready:
                 importlib.import_module(self.unloaded.pop())
@@ -105,6 +111,9 @@ class Agent:
             self.start(pickle.loads(body, buffers=buffers or ()))
         elif meta == b"end":
             self.end(json.loads(bytes(body)))
+        elif meta == b"ready":
+            if sender in self.by_proc:
+                self.by_proc[sender].is_there = True
         elif meta == b"flushed?":
             self.drain_pipes()
             message[4].reply(0, b"")
@@ -124,45 +133,45 @@ class Agent:
         gc.collect()
         gc.freeze()
         for number, rank in enumerate(spec["ranks"]):
-            self._start_one(spec, number, rank)
+            try:
+                self._start_one(spec, number, rank)
+            except OSError as error:
+                told = {"pid": 0, "host": host_name(), "why": f"could not be started: {error}"}
+                proc = (spec["mesh"], rank)
+                self.node.publish_obituary(proc, tuple(spec["owner"]), json.dumps(told).encode())
 
     def _start_one(self, spec: dict[str, Any], number: int, rank: int) -> None:
         proc = (spec["mesh"], rank)
-        ours, theirs = socket.socketpair()
-        out_read, out_write = os.pipe2(os.O_CLOEXEC)
-        err_read, err_write = os.pipe2(os.O_CLOEXEC)
         own = {**spec, "number": number}
         command = spec["commands"][number]
-        try:
-            if isinstance(command, str):
-                raise OSError(command)
+        if isinstance(command, str):
+            raise OSError(command)
+        with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
+            ours, theirs = socket.socketpair()
+            kept.callback(ours.close)
+            given.callback(theirs.close)
+            pipes, ends = [], []
+            for _ in range(2):
+                read, write = os.pipe2(os.O_CLOEXEC)
+                pipes.append(read)
+                ends.append(write)
+                kept.callback(os.close, read)
+                given.callback(os.close, write)
             if command is None:
                 parent = os.getpid()
                 pid = os.fork()
                 if pid == 0:
-                    _become_worker(own, rank, self.me, parent, theirs, out_write, err_write)
+                    _become_worker(own, rank, self.me, parent, theirs, *ends)
             else:
-                pid = _run_command(own, rank, self.me, command, theirs, out_write, err_write)
-        except OSError as error:
-            told = {"pid": 0, "host": host_name(), "why": f"could not be started: {error}"}
-            self.node.publish_obituary(proc, tuple(spec["owner"]), json.dumps(told).encode())
-            for fd in (out_read, err_read):
-                os.close(fd)
-            return
-        finally:
-            for fd in (out_write, err_write):
-                os.close(fd)
-            theirs.close()
-        child = Child(pid, proc, spec, [out_read, err_read])
+                pid = _run_command(own, rank, self.me, command, theirs, *ends)
+            kept.pop_all()
+        child = Child(pid, proc, spec, pipes)
         self.children[pid] = child
         self.by_proc[proc] = child
-        for which, fd in ((1, out_read), (2, err_read)):
+        for which, fd in enumerate(pipes, 1):
             os.set_blocking(fd, False)
             self.pipes[fd] = (child, which)
             self.poller.register(fd, select.EPOLLIN)
-        if command is not None:
-            packed = pickle.dumps((_for_command(own), rank, self.me), 5)
-            ours.sendall(len(packed).to_bytes(8, "little") + packed)
         self.node.adopt(proc, ours.detach())
         self.node.introduce(child.owner, proc)
 
@@ -264,14 +273,17 @@ class Agent:
                 child.kill_at = None
                 self._kill(child, f"killed: it did not end in time ({child.stopping})")
 
-    def kill_frozen(self) -> None:
-        """Ends processes that somebody has stopped in their tracks: they will answer nobody."""
+    def look_after(self) -> None:
+        """Ends processes that will answer nobody: stopped in their tracks, or never begun."""
         now = time.monotonic()
         if now < self.next_look:
             return
         self.next_look = now + _LOOK_EVERY_S
-        limit_s = config.get("frozen_timeout")
+        patience_s, limit_s = config.get("mesh_proc_spawn_max_idle"), config.get("frozen_timeout")
         for child in list(self.children.values()):
+            if not child.is_there and now - child.started >= patience_s:
+                why = f"it had not reported {patience_s:g} s after its start, and was killed"
+                self._kill(child, why, wanted=False)
             if not is_frozen(child.pid):
                 child.frozen_since = None
             elif child.frozen_since is None:
@@ -400,7 +412,7 @@ def _run_command(
             environment.pop(name, None)
         else:
             environment[name] = value
-    environment["ROOST_WORKER_FD"] = "3"
+    environment["ROOST_WORKER_FDS"] = "3,4"
     environment.setdefault("PYTHONPATH", os.pathsep.join(part for part in spec["path"] if part))
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -409,7 +421,16 @@ def _run_command(
         (os.POSIX_SPAWN_DUP2, link.fileno(), 3),
     ]
     words = [arg0 or program, *args]
-    return os.posix_spawnp(program, words, environment, file_actions=actions, setsid=True)
+    # Its orders lie in memory that it may read or not: a pipe would make us wait for it.
+    orders = os.memfd_create("roost-orders")
+    try:
+        with open(orders, "wb", closefd=False) as file:
+            pickle.dump((_for_command(spec), rank, agent), file, 5)
+        os.lseek(orders, 0, os.SEEK_SET)
+        actions.append((os.POSIX_SPAWN_DUP2, orders, 4))
+        return os.posix_spawnp(program, words, environment, file_actions=actions, setsid=True)
+    finally:
+        os.close(orders)
 
 
 def main() -> None:

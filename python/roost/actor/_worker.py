@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 from roost import config
+from roost.actor._owned import SYSTEM_BOX
 from roost.actor._runtime import Runtime, set_runtime
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def run(spec: dict[str, Any], rank: int, agent: tuple[int, int], agent_socket: i
     threading.current_thread().name = "roost-runtime"
     runtime.node.start_backup()
     runtime.node.adopt(agent, agent_socket)
+    runtime.node.cast(runtime.node.target(SYSTEM_BOX, [agent]), b"ready", b"")
     runtime.serve()
     threading.Event().wait()
 
@@ -77,27 +78,14 @@ class _NoOwner:
         show_banner(f"roost: nobody owns this failure: {failure.report()}")
 
 
-def _read(source: socket.socket, size: int) -> bytes:
-    """So many bytes and not one more: what follows are frames, some with descriptors."""
-    parts = []
-    while size:
-        part = source.recv(size)
-        if not part:
-            raise ConnectionError("the host agent has ended")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
 def main() -> None:
     """Entry point of a process that was started by a command instead of a fork."""
     import pickle
 
-    fd = int(os.environ.pop("ROOST_WORKER_FD"))
-    agent_socket = socket.socket(fileno=fd)
-    size = int.from_bytes(_read(agent_socket, 8), "little")
-    spec, rank, agent = pickle.loads(_read(agent_socket, size))
+    link, orders = (int(fd) for fd in os.environ.pop("ROOST_WORKER_FDS").split(","))
+    with open(orders, "rb") as file:
+        spec, rank, agent = pickle.load(file)
     from roost.actor._agent import enter
 
     enter(spec, rank)
-    run(spec, rank, agent, agent_socket.detach())
+    run(spec, rank, agent, link)
