@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from roost.actor import (
@@ -377,6 +378,7 @@ def test_a_frozen_process_counts_as_dead(failures: list[MeshFailure]) -> None:
         waiting = mesh.slice(gpus=1).ping.call_one()
         waiting.get(timeout=20)
         os.kill(pids.item(gpus=1), signal.SIGSTOP)
+        eventually(lambda: psutil.Process(pids.item(gpus=1)).status() == psutil.STATUS_STOPPED)
         with pytest.raises(SupervisionError, match="frozen"):
             mesh.slice(gpus=1).ping.call_one().get(timeout=30)
         assert "frozen" in eventually(lambda: failures)[0].report()

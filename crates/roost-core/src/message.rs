@@ -6,7 +6,7 @@ use std::sync::Weak;
 
 use crate::link::Link;
 use crate::region::{BLOCK_MIN_BYTES, Block, Pool, View};
-use crate::wire::{Entry, Header};
+use crate::wire::{Entry, Header, MAX_INLINE_BYTES};
 
 /// One part of a received message.
 pub enum Part {
@@ -93,6 +93,9 @@ pub struct Parts<'a> {
     pub blocks: Vec<Block>,
 }
 
+/// A message has no more inline bytes than this, if it can be helped; peers refuse four times as much.
+const MOST_INLINE_BYTES: usize = (MAX_INLINE_BYTES / 4) as usize;
+
 /// Bytes copied on one thread; above it two threads share the work.
 const SPLIT_COPY_BYTES: usize = 8 << 20;
 
@@ -119,18 +122,21 @@ pub fn copy_bytes(target: &mut [u8], bytes: &[u8]) {
 
 impl<'a> Parts<'a> {
     /// Places the parts for `receivers` receivers, of which each will give its blocks back.
-    /// A full pool leaves big parts inline.
+    /// A full pool leaves big parts inline, as far as a frame may hold them.
     pub fn place(parts: &[&'a [u8]], pool: &Pool, receivers: u32) -> Self {
         let mut placed = Self {
             entries: Vec::with_capacity(parts.len()),
             inline: Vec::with_capacity(parts.len()),
             blocks: Vec::new(),
         };
+        let mut inline_bytes = 0;
         for part in parts {
+            inline_bytes += part.len();
             if part.len() >= BLOCK_MIN_BYTES
                 && receivers > 0
-                && let Some(block) = pool.take(part.len(), receivers)
+                && let Some(block) = pool.take(part.len(), receivers, inline_bytes > MOST_INLINE_BYTES)
             {
+                inline_bytes -= part.len();
                 copy_into(&block, part);
                 placed.entries.push(Entry::Block { slab: block.slab, offset: block.offset, len: block.len });
                 placed.blocks.push(block);

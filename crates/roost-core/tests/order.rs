@@ -14,7 +14,7 @@ const ROUNDS: u64 = 120;
 const MESSAGES: u64 = 300;
 
 fn node(mesh: u64) -> Arc<Node> {
-    let agent = ProcId { mesh: 99, rank: 0 };
+    let agent = ProcId { mesh: 1 << 40, rank: 0 };
     Node::new(ProcId { mesh, rank: 0 }, Some(agent), 1 << 20).expect("descriptors")
 }
 

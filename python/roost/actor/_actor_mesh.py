@@ -95,7 +95,7 @@ class ActorMesh(MeshTrait, Generic[A]):
         """
         import random
 
-        ranks = {random.randrange(len(self)) for _ in range(2)}
+        ranks = random.sample(range(len(self)), min(2, len(self)))
         rank = min(ranks, key=lambda rank: self._rank_target(rank).in_flight)
         return self._rank_target(rank), rank
 

@@ -72,8 +72,9 @@ impl Pool {
         Self { state: Mutex::new(State { next: 1, ..State::default() }), limit_bytes }
     }
 
-    /// A block of at least `len` bytes with `users` receivers, or none when the pool is full.
-    pub fn take(&self, len: usize, users: u32) -> Option<Block> {
+    /// A block of at least `len` bytes with `users` receivers, or none when the pool is full. With
+    /// `over_limit` the limit does not count: the payload is too large to go another way.
+    pub fn take(&self, len: usize, users: u32, over_limit: bool) -> Option<Block> {
         let class = len.max(4096).checked_next_power_of_two()?;
         let mut state = lock(&self.state);
         let state = &mut *state;
@@ -87,7 +88,7 @@ impl Pool {
             id
         } else {
             let bytes = class.max(SLAB_BYTES);
-            if state.reserved_bytes + bytes > self.limit_bytes {
+            if state.reserved_bytes + bytes > self.limit_bytes && !over_limit {
                 return None;
             }
             let map = SlabMap::create(bytes).ok()?;
@@ -188,19 +189,22 @@ mod tests {
     #[test]
     fn a_block_is_reused_when_its_last_user_has_gone() {
         let pool = Pool::new(1 << 30);
-        let block = pool.take(100_000, 2).expect("room");
+        let block = pool.take(100_000, 2, false).expect("room");
         pool.give_back(block.slab, block.offset, 1);
         assert_eq!(pool.stats().used_blocks, 1);
         pool.give_back(block.slab, block.offset, 1);
-        let again = pool.take(100_000, 1).expect("room");
+        let again = pool.take(100_000, 1, false).expect("room");
         assert_eq!((again.slab, again.offset), (block.slab, block.offset));
     }
 
     #[test]
     fn a_full_pool_says_so_and_idle_memory_is_given_back() {
         let pool = Pool::new(64 << 20);
-        let block = pool.take(64 << 20, 1).expect("room");
-        assert!(pool.take(1 << 20, 1).is_none());
+        let block = pool.take(64 << 20, 1, false).expect("room");
+        assert!(pool.take(1 << 20, 1, false).is_none());
+        let large = pool.take(1 << 20, 1, true).expect("the limit does not count");
+        pool.give_back(large.slab, large.offset, 1);
+        assert_eq!(pool.trim_all(), vec![large.slab]);
         pool.give_back(block.slab, block.offset, 1);
         assert!(pool.trim(Instant::now()).is_empty());
         assert_eq!(pool.trim(Instant::now() + IDLE), vec![block.slab]);
@@ -210,7 +214,7 @@ mod tests {
     #[test]
     fn views_of_a_shared_block_do_not_see_each_others_writes() {
         let pool = Arc::new(Pool::new(64 << 20));
-        let block = pool.take(8192, 2).expect("room");
+        let block = pool.take(8192, 2, false).expect("room");
         let view = |sink: Arc<Pool>| {
             super::super::View::new(block.map.clone(), (block.slab, block.offset, block.len), true, sink)
                 .expect("mapped")
