@@ -118,6 +118,9 @@ def test_new_processes_have_the_settings_of_their_program() -> None:
     assert reader.setting.call_one("cleanup_timeout").get() == 11.0
     assert reader.setting.call_one("tail_log_lines").get() == 4
     procs.stop().get()
+    later = this_host().spawn_procs({"gpus": 1})  # after the block: nothing of it is left on the host
+    assert later.spawn("reader", Reader).setting.call_one("cleanup_timeout").get() == 3.0
+    later.stop().get()
 
 
 def test_the_package_has_the_functions_too() -> None:

@@ -269,6 +269,7 @@ def inherit(layers: Mapping[str, Mapping[str, Any]]) -> None:
     """Takes over the `snapshot` of the process that has spawned this one."""
     global _file
     with _lock:
+        _runtime.clear()
         _runtime.update(layers["runtime"])
         _file = dict(layers["file"])
 

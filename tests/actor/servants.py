@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import time
 from typing import Any, NamedTuple
 
 from roost.actor import (
@@ -42,6 +43,9 @@ def used() -> Used:
 class Servant(Actor):
     """Answers, raises, sends."""
 
+    def __init__(self) -> None:
+        self.ports: list[Port[Any]] = []
+
     @endpoint
     def echo(self, value: Any = None) -> Any:
         return value
@@ -58,6 +62,19 @@ class Servant(Actor):
     @endpoint(explicit_response_port=True)
     def answer_through(self, port: Port[Any], other: Any) -> None:
         other.emit.broadcast(port, 1)
+
+    @endpoint(explicit_response_port=True)
+    def never(self, port: Port[Any]) -> None:
+        """Keeps its caller waiting until it is told to forget."""
+        self.ports.append(port)
+
+    @endpoint
+    def forget(self) -> None:
+        self.ports.clear()
+
+    @endpoint
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     @endpoint
     def open_channels(self, count: int) -> int:

@@ -99,6 +99,44 @@ def loops(scene: Scene, count: int) -> None:
         asyncio.run(run())
 
 
+def loops_that_give_up(scene: Scene, count: int) -> None:
+    async def run(number: int) -> None:
+        if number % 4 == 0:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(scene.one.never.call_one(), 0.001)
+        elif number % 4 == 1:
+            with pytest.raises(ValueError, match="expected"):
+                await asyncio.gather(scene.one.fail.call_one(), scene.other.rest.call_one(0.001))
+        elif number % 4 == 2:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(Channel[int].open()[1].recv(), 0.001)
+        else:
+            scene.other.rest.call_one(0.001).as_asyncio()
+
+    for number in range(count // 5):
+        asyncio.run(run(number))
+    scene.one.forget.call_one().get()
+
+
+def waits_given_up_in_one_loop(scene: Scene, count: int) -> None:
+    _port, receiver = Channel[int].open()
+
+    async def wait(future: Any) -> Any:
+        return await future
+
+    async def run() -> None:
+        call = scene.one.never.call_one()
+        for _ in range(count * 15):
+            tasks = [asyncio.ensure_future(wait(future)) for future in (receiver.recv(), call)]
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        await scene.one.forget.call_one()
+
+    asyncio.run(run())
+
+
 def threads(scene: Scene, count: int) -> None:
     for _ in range(count // 5):
         thread = threading.Thread(target=lambda: scene.one.echo.call_one(1).get())
@@ -166,6 +204,8 @@ WORK: list[Callable[[Scene, int], None]] = [
     watched_by_a_timer,
     big_messages,
     loops,
+    loops_that_give_up,
+    waits_given_up_in_one_loop,
     threads,
     channels,
     abandoned_channels,
@@ -178,7 +218,19 @@ WORK: list[Callable[[Scene, int], None]] = [
 ]
 
 
-@pytest.mark.parametrize("work", WORK, ids=lambda work: work.__name__)
+@pytest.mark.parametrize(
+    "work",
+    [
+        pytest.param(
+            work,
+            marks=[pytest.mark.xfail(strict=True, reason="a wait that was given up stays with its bell")]
+            if work in (loops_that_give_up, waits_given_up_in_one_loop)
+            else [],
+        )
+        for work in WORK
+    ],
+    ids=lambda work: work.__name__,
+)
 def test_nothing_is_left_behind(scene: Scene, work: Callable[[Scene, int], None]) -> None:
     work(scene, 500)  # what is made once and kept
     before = scene.used()
@@ -191,7 +243,11 @@ def test_nothing_is_left_behind(scene: Scene, work: Callable[[Scene, int], None]
             for one, other in zip(after, before, strict=True)
         ]
 
-    eventually(lambda: all(value <= 0 for process in excess() for value in process), f"{before}: {excess()}")
+    eventually(
+        lambda: all(value <= 0 for process in excess() for value in process),
+        f"{before}: {excess()}",
+        within_s=5.0,
+    )
 
 
 def test_no_process_of_roost_is_left_but_those_in_use(scene: Scene) -> None:
