@@ -220,15 +220,7 @@ WORK: list[Callable[[Scene, int], None]] = [
 
 @pytest.mark.parametrize(
     "work",
-    [
-        pytest.param(
-            work,
-            marks=[pytest.mark.xfail(strict=True, reason="a wait that was given up stays with its bell")]
-            if work in (loops_that_give_up, waits_given_up_in_one_loop)
-            else [],
-        )
-        for work in WORK
-    ],
+    [work for work in WORK],
     ids=lambda work: work.__name__,
 )
 def test_nothing_is_left_behind(scene: Scene, work: Callable[[Scene, int], None]) -> None:

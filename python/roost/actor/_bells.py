@@ -28,11 +28,16 @@ class LoopBell:
         self._waiting: dict[int, Callable[[], object]] = {}
         _bells[self.bell.fileno()] = self
 
-    def when_ready(self, source: Source, callback: Callable[[], object]) -> None:
-        """Calls ``callback`` in the loop's thread when ``source`` has its result."""
+    def when_ready(self, source: Source, callback: Callable[[], object]) -> int:
+        """Calls ``callback`` in the loop's thread when ``source`` has its result.
+
+        Returns:
+            A token, to be dropped when the result is no longer wanted.
+        """
         token = next(self._tokens)
         self._waiting[token] = callback
         source.ring(self.bell, token)
+        return token
 
     def standing(self, callback: Callable[[], object]) -> int:
         """A token that may ring any number of times."""
@@ -41,7 +46,7 @@ class LoopBell:
         return token
 
     def drop(self, token: int) -> None:
-        """A standing token will not ring again."""
+        """Nobody waits for this token any more."""
         self._waiting.pop(token, None)
 
     def forget(self) -> None:

@@ -6,6 +6,7 @@ import math
 import sys
 import threading
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roost import _core
@@ -333,17 +334,32 @@ class Future(Generic[T]):
         return self._outcome()
 
     def _awaiting(self, loop: asyncio.AbstractEventLoop) -> Generator[Any, None, None]:
+        from roost.actor._bells import bell_of
         from roost.actor._context import current_runner
 
-        waiter = self._ring(loop)
+        waiter: asyncio.Future[None] = loop.create_future()
+        bell = bell_of(loop)
+        token = bell.when_ready(self._source, _waker(waiter))
         runner = current_runner()
-        if runner is None or not runner.is_busy():
-            try:
-                yield from waiter.__await__()
-            except BaseException:
-                self._source.abandon()
-                raise
-            return
+        end: Callable[[], object] = _nothing
+        if runner is not None and runner.is_busy():
+            end = self._watch(runner, loop, waiter)
+        try:
+            yield from waiter.__await__()
+        except DeadlockError as error:
+            self._give_up(error)
+            raise
+        except BaseException:
+            bell.drop(token)
+            self._source.abandon()
+            raise
+        finally:
+            end()
+
+    def _watch(
+        self, runner: Any, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]
+    ) -> Callable[[], object]:
+        """Looks for a cycle through this wait once it has lasted; returns how to end that."""
         from roost.actor._deadlock import AFTER_S, Wait
 
         def stop(error: DeadlockError) -> None:
@@ -351,34 +367,17 @@ class Future(Generic[T]):
 
         wait = Wait(runner, self._source, stop)
         timer = loop.call_later(AFTER_S, wait.start)
-        try:
-            yield from waiter.__await__()
-        except DeadlockError as error:
-            self._give_up(error)
-            raise
-        except BaseException:
-            self._source.abandon()
-            raise
-        finally:
+
+        def end() -> None:
             timer.cancel()
             wait.end()
+
+        return end
 
     def _give_up(self, error: DeadlockError) -> None:
         with self._own_lock():
             self._error, self._state, self._seen = error, 2, True
             self._source.cancel()
-
-    def _ring(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        from roost.actor._bells import bell_of
-
-        waiter: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not waiter.done():
-                waiter.set_result(None)
-
-        bell_of(loop).when_ready(self._source, wake)
-        return waiter
 
     def as_asyncio(self) -> asyncio.Future[T]:
         """A fresh ``asyncio.Future`` of the running loop with the same result.
@@ -390,9 +389,12 @@ class Future(Generic[T]):
         if loop is None:
             raise RuntimeError("as_asyncio() needs a running event loop; use get() elsewhere")
         target: asyncio.Future[T] = loop.create_future()
+        # A future that its user has dropped keeps neither itself nor its loop alive here.
+        reference = weakref.ref(target)
 
         def copy() -> None:
-            if target.done():
+            target = reference()
+            if target is None or target.done():
                 return
             try:
                 target.set_result(self._outcome())
@@ -419,6 +421,21 @@ class Future(Generic[T]):
                 _report_unseen(self)
         except Exception:
             return
+
+
+def _nothing() -> None:
+    return
+
+
+def _waker(waiter: asyncio.Future[None]) -> Callable[[], object]:
+    reference = weakref.ref(waiter)
+
+    def wake() -> None:
+        waiter = reference()
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    return wake
 
 
 def _fail(waiter: asyncio.Future[None], error: BaseException) -> None:

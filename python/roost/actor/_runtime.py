@@ -110,8 +110,10 @@ class Runtime:
             everything: list[tuple[dict[int, Any], int, Any]] = []
             for mine in (self.actors_owned, self.procs_owned):
                 everything += [(mine, key, owned) for key, owned in mine.items()]
+            ended = {uid for uid, owned in self.procs_owned.items() if owned.has_ended()}
             for mine, key, owned in everything:
-                if owned.has_ended():
+                on = getattr(owned.mesh, "_procs", None)
+                if owned.has_ended() or (on is not None and on._uid in ended):
                     del mine[key]
                     with contextlib.suppress(ValueError):
                         owned.owner.owned.remove(owned)
