@@ -220,7 +220,7 @@ WORK: list[Callable[[Scene, int], None]] = [
 
 @pytest.mark.parametrize(
     "work",
-    [work for work in WORK],
+    WORK,
     ids=lambda work: work.__name__,
 )
 def test_nothing_is_left_behind(scene: Scene, work: Callable[[Scene, int], None]) -> None:

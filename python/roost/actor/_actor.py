@@ -9,7 +9,6 @@ from roost.actor._endpoint import EndpointProperty, is_async
 if TYPE_CHECKING:
     import logging
 
-    from roost.actor._failure import MeshFailure
 
 if TYPE_CHECKING:
     # What `spawn` returns is typed as the actor's class, and is a mesh.
@@ -132,8 +131,3 @@ def check_class(cls: Any) -> bool:
 def supervise_of(instance: Any) -> Any:
     """The actor's ``__supervise__``, if its class has one."""
     return getattr(instance, "__supervise__", None)
-
-
-def describe_failure(failure: MeshFailure) -> str:
-    """One line."""
-    return failure.report().splitlines()[0]

@@ -449,10 +449,5 @@ def _memory_limit() -> int:
         return 4 << 30
 
 
-def is_worker() -> bool:
-    """Whether this process was started by roost."""
-    return _runtime is not None and _runtime.me != _runtime.root
-
-
 if sys.platform != "linux":
     raise ImportError("roost runs on Linux: it needs epoll, memfd and process descriptors")
