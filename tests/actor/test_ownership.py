@@ -24,7 +24,7 @@ from roost.actor import (
 from roost.config import configured
 
 from .conftest import alive, eventually
-from .family import AsyncReplacing, AsyncUntidy, Leaf, Nest, Owner, Replacing, Top, Untidy
+from .family import AsyncReplacing, AsyncUntidy, Leaf, Mourner, Nest, Owner, Replacing, Top, Untidy
 
 
 @pytest.fixture
@@ -236,6 +236,23 @@ def test_a_cleanup_that_hangs_does_not_hold_the_stop(own: Any, cls: type[Any]) -
         mesh = own().spawn("untidy", cls, Channel[str].open()[0], "hang")
         mesh.pid.call().get(timeout=20)
         mesh.stop().get(timeout=3)
+
+
+@pytest.mark.parametrize("end", ["stop", "one failure", "two failures"])
+def test_what_an_actor_owns_has_ended_when_it_cleans_up(
+    own: Any, failures: list[MeshFailure], end: str
+) -> None:
+    for _ in range(3):
+        port, receiver = Channel[list[int]].open()
+        mesh = own().spawn("mourner", Mourner, port)
+        pids = mesh.slice(gpus=0).pids.call_one().get(timeout=20)
+        assert alive(pids) == pids
+        if end == "stop":
+            mesh.stop().get(timeout=20)
+        else:
+            for pid in pids[:: 2 if end == "two failures" else 4]:
+                os.kill(pid, signal.SIGKILL)
+        assert receiver.recv().get(timeout=20) == []
 
 
 def test_the_current_rank_of_a_spawn_is_that_of_the_actor(procs: ProcMesh) -> None:

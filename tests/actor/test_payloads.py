@@ -249,25 +249,6 @@ def test_memory_is_bounded_over_many_big_messages(procs: ProcMesh) -> None:
     assert eventually(lambda: mesh.memory_mib.call_one().get() < before + 40, "given back")
 
 
-def test_tensors_travel_with_what_they_share(echo: Any) -> None:
-    torch = pytest.importorskip("torch")
-    base = torch.arange(100_000, dtype=torch.float32)
-    got, row = echo.echo.call_one((base, base.view(100, 1000)[3])).get()
-    assert torch.equal(got, base)
-    assert torch.equal(row, base[3000:4000])
-    got[3000] = -1.0
-    assert row[0] == -1.0
-    for tensor in (torch.empty(0), torch.tensor(3), torch.ones(3, dtype=torch.bfloat16), base[::2]):
-        assert torch.equal(echo.echo.call_one(tensor).get(), tensor)
-    parameter = torch.nn.Parameter(torch.ones(30_000))
-    back = echo.echo.call_one(parameter).get()
-    assert isinstance(back, torch.nn.Parameter)
-    assert back.requires_grad
-    state = torch.nn.Linear(300, 300).state_dict()
-    got = echo.echo.call_one(state).get()
-    assert all(torch.equal(got[name], tensor) for name, tensor in state.items())
-
-
 def test_a_flood_waits_for_the_one_who_takes_it(procs: ProcMesh) -> None:
     class Slow(Actor):
         def __init__(self) -> None:
