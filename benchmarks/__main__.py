@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import report
@@ -82,9 +83,10 @@ def import_ms(module: str) -> float:
     return (with_it - statistics.median(run("pass") for _ in range(3))) * 1e3
 
 
-def measure(peers: list[str], groups: list[str], repeat: int, scale: float) -> tuple[Samples, dict[str, str]]:
-    samples: Samples = {}
-    problems: dict[str, str] = {}
+def measure(
+    peers: list[str], groups: list[str], repeat: int, scale: float, samples: Samples, problems: dict[str, str]
+) -> Iterator[str]:
+    """Adds to ``samples`` and ``problems``, and gives the name of each group that is done."""
 
     def add(metric: str, peer: str, value: float) -> None:
         samples.setdefault(metric, {}).setdefault(peer, []).append(value)
@@ -109,7 +111,7 @@ def measure(peers: list[str], groups: list[str], repeat: int, scale: float) -> t
                 if problem:
                     problems[f"{peer} {group}"] = problem
                 print(problem or f"{time.perf_counter() - started:.1f} s", flush=True)
-    return samples, problems
+            yield group
 
 
 def main() -> int:
@@ -136,12 +138,17 @@ def main() -> int:
         parser.error(f"no group contains {options.only!r}; there are import, {', '.join(GROUPS)}")
 
     repeat, scale = (1, 0.05) if options.quick else (options.repeat, 1.0)
-    samples, problems = measure(peers, groups, repeat, scale)
-    medians = {m: {p: statistics.median(v) for p, v in by.items()} for m, by in samples.items()}
+    samples: Samples = {}
+    problems: dict[str, str] = {}
+    medians: report.Medians = {}
+    for _ in measure(peers, groups, repeat, scale, samples, problems):
+        medians = {m: {p: statistics.median(v) for p, v in by.items()} for m, by in samples.items()}
+        # After each group, so that a run that is broken off has not been for nothing.
+        report.save(medians, samples, peers, problems, options.out)
+        if options.write_docs:
+            report.write_docs(medians, peers, problems, repeat)
     report.show(medians, peers, problems)
-    report.save(medians, samples, peers, problems, options.out)
-    if options.write_docs:
-        report.write_docs(medians, peers, problems, repeat)
+    print(f"written: {options.out}/results.json, results.md, results.png")
     return 1 if any(name.startswith("roost") for name in problems) else 0
 
 

@@ -101,7 +101,6 @@ def save(
         _plot(medians, out / "results.png")
     except ImportError:
         print("no plot: matplotlib is not installed")
-    print(f"written: {out}/results.json, results.md, results.png")
 
 
 def _plot(medians: Medians, path: Path) -> None:
@@ -138,4 +137,3 @@ def write_docs(medians: Medians, peers: list[str], problems: dict[str, str], rep
     told = f"{date.today()}, {machine()}, {versions(peers)}; medians of {repeat} runs.\n\n"
     missing = "".join(f"\nNo result: {cell}: {problem}\n" for cell, problem in problems.items())
     DOCS.write_text(f"{before}{BEGIN}\n\n{told}{markdown(medians, peers)}{missing}\n{END}{after}")
-    print(f"written: {DOCS}")
