@@ -25,7 +25,6 @@ from roost.actor import (
     default_bootstrap_cmd,
     endpoint,
     get_or_spawn_controller,
-    shutdown_context,
     this_host,
 )
 from roost.config import configured
@@ -341,51 +340,6 @@ def test_however_a_program_ends_nothing_is_left(program: Any, ending: str, numbe
     assert status == expected.get(ending, -number if number else 0), err
     eventually(lambda: not alive(everyone), "no process is left")
     assert [path for path in shared if path.startswith("/dev/shm/") and os.path.exists(path)] == []
-
-
-def test_shutdown_context_ends_everything_once(program: Any) -> None:
-    with pytest.raises(ValueError, match="seconds"):
-        shutdown_context(host_timeout=-1)
-    run: Program = program(
-        """
-        from roost.actor import Actor, endpoint, shutdown_context, this_host
-        class A(Actor):
-            @endpoint
-            def ping(self): return 1
-        shutdown_context().get()
-        a = this_host().spawn_procs({"gpus": 1}).spawn("a", A)
-        assert a.ping.call().get().values() == [1]
-        shutdown_context().get()
-        shutdown_context(host_timeout=1.0).get()
-        try:
-            a.ping.call().get(timeout=5)
-        except Exception as error:
-            print(type(error).__name__, flush=True)
-        """
-    )
-    status, out, err = run.end()
-    assert (status, out.strip()) == (0, "ActorStoppedError"), err
-
-
-def test_a_program_that_forks_keeps_its_processes(program: Any) -> None:
-    run: Program = program(
-        """
-        import os
-        from roost.actor import Actor, endpoint, this_host
-        class A(Actor):
-            @endpoint
-            def ping(self): return 1
-        a = this_host().spawn_procs({"gpus": 1}).spawn("a", A)
-        a.ping.call().get()
-        pid = os.fork()
-        if pid == 0:
-            raise SystemExit(5)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
-        print(a.ping.call().get().values(), flush=True)
-        """
-    )
-    status, out, err = run.end()
-    assert (status, out) == (0, "[1]\n"), err
 
 
 @pytest.mark.parametrize("program", ["/bin/true", "/bin/sleep"])

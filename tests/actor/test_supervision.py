@@ -27,7 +27,7 @@ from roost.actor import (
 )
 from roost.config import configured
 
-from .conftest import Program, alive, eventually
+from .conftest import alive, eventually
 from .mortals import AsyncOwner, Mortal, Owner
 
 
@@ -234,75 +234,6 @@ def test_a_reference_holder_is_told_and_not_harmed(pair: Any, procs: ProcMesh) -
     assert holder.use.call_one(pair.slice(gpus=1)).get(timeout=20) == "pong"
 
 
-def test_an_unhandled_failure_ends_the_program_with_a_report(program: Any) -> None:
-    run: Program = program(
-        """
-        import os, time
-        from roost.actor import Actor, endpoint, this_host
-        class A(Actor):
-            @endpoint
-            def die(self): os._exit(7)
-        a = this_host().spawn_procs({"gpus": 2}).spawn("dying", A)
-        a.slice(gpus=1).die.broadcast()
-        try:
-            time.sleep(60)
-        finally:
-            print("cleaned up", flush=True)
-        """,
-        ROOST_UNHANDLED_FAULT_GRACE="100ms",
-    )
-    status, out, err = run.end()
-    assert status != 0
-    assert "cleaned up" in out
-    assert "unhandled failure" in err
-    assert "'dying'" in err
-    assert "code 7" in err
-
-
-def test_a_program_that_handles_its_calls_error_lives(program: Any) -> None:
-    run: Program = program(
-        """
-        import os, time
-        from roost.actor import Actor, SupervisionError, endpoint, this_host
-        class A(Actor):
-            @endpoint
-            def die(self): os._exit(7)
-        procs = this_host().spawn_procs({"gpus": 1})
-        for attempt in range(3):
-            try:
-                procs.spawn("dying", A).slice(gpus=0).die.call_one().get()
-            except SupervisionError:
-                procs = this_host().spawn_procs({"gpus": 1})
-        time.sleep(0.5)
-        print("alive", flush=True)
-        """,
-        ROOST_UNHANDLED_FAULT_GRACE="200ms",
-    )
-    assert run.end()[:2] == (0, "alive\n")
-
-
-def test_a_hook_that_raises_ends_the_program(program: Any) -> None:
-    run: Program = program(
-        """
-        import os, time, roost.actor
-        from roost.actor import Actor, endpoint, this_host
-        class A(Actor):
-            @endpoint
-            def die(self): os._exit(7)
-        def hook(failure):
-            print("hook", failure.mesh_name, flush=True)
-            raise RuntimeError("not today")
-        roost.actor.unhandled_fault_hook = hook
-        this_host().spawn_procs({"gpus": 1}).spawn("dying", A).die.broadcast()
-        time.sleep(60)
-        """
-    )
-    status, out, err = run.end()
-    assert status != 0
-    assert out == "hook dying\n"
-    assert "not today" in err
-
-
 def test_waits_in_threads_end_too(pair: Any) -> None:
     pid = pair.slice(gpus=0).pid.call_one().get()
     errors: list[Any] = []
@@ -316,33 +247,6 @@ def test_waits_in_threads_end_too(pair: Any) -> None:
     assert len(errors) == 4
     assert all(isinstance(error, SupervisionError) for error in errors)
     assert current_rank().rank == 0
-
-
-@pytest.mark.parametrize(
-    "handling",
-    [
-        "try: a.ping.call().get()\n    except ValueError: pass",
-        "try: a.initialized.get()\n    except ValueError: pass",
-        "assert isinstance(a.ping.call().exception(), ValueError)",
-    ],
-)
-def test_a_program_that_handles_the_error_of_a_constructor_lives(program: Any, handling: str) -> None:
-    run: Program = program(
-        f"""
-    import time
-    from roost.actor import Actor, endpoint, this_host
-    class A(Actor):
-        def __init__(self): raise ValueError("no")
-        @endpoint
-        def ping(self): ...
-    a = this_host().spawn_procs({{"gpus": 1}}).spawn("a", A)
-    {handling}
-    time.sleep(0.5)
-    print("alive", flush=True)
-    """,
-        ROOST_UNHANDLED_FAULT_GRACE="200ms",
-    )
-    assert run.end()[:2] == (0, "alive\n")
 
 
 class AsyncNamer(Actor):

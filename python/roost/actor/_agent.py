@@ -28,6 +28,8 @@ OBITUARY = 7
 _TAIL_BYTES = 4096
 _MOST_READ = 64 << 10
 _LOOK_EVERY_S = 1.0
+_CROWD = 4
+"""Processes of one mesh for each core, above which they are scheduled for throughput."""
 
 
 class Child:
@@ -381,9 +383,9 @@ def enter(spec: dict[str, Any], rank: int) -> None:
         from roost.actor._binding import bind
 
         bind(spec["bind"][number])
-    if os.sched_getscheduler(0) == os.SCHED_OTHER:
-        # A woken worker does not take the processor from the one who sends to all of them: a broadcast to 32
-        # goes out in one piece, and each wakes once for several messages (docs/design/001).
+    if len(spec["ranks"]) > _CROWD * (os.cpu_count() or 1) and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        # Where processes crowd the cores, a woken one does not take the core from the one who sends to all of
+        # them: each then wakes once for several messages (docs/design/001).
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     _core.set_process_name(f"{spec['name']}:{rank}")

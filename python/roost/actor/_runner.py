@@ -73,6 +73,7 @@ class Runner:
         self._table: dict[bytes, Prepared] = {}
         self._failures: collections.deque[MeshFailure] = collections.deque()
         self._failing = False
+        self._dying = False
         self.address = (*runtime.me, self.box)
         self.waits: dict[int, Any] = {}
         self._me = self.node.target(self.box, [runtime.me])

@@ -99,6 +99,8 @@ class SyncRunner(Runner):
     def handle_urgent(self) -> None:
         """A wait of this actor was interrupted: failures of owned meshes are handled at once."""
         self.mailbox.take_urgent()
+        if self._dying:
+            return  # what it owns has to end before it does, whatever else fails meanwhile
         while self._failures and self.doom is None:
             self._supervise()
         if self.doom is not None:
@@ -148,6 +150,7 @@ class SyncRunner(Runner):
     def _die(self, error: BaseException) -> None:
         set_context(self._idle_context)
         starting = self._failing
+        self._dying = True
         self.stop_owned(f"its owner {self.name} has failed")
         if not starting and self.instance is not None:
             self._bound_cleanup(lambda: self._fail_and_end(error))
