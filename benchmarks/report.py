@@ -134,6 +134,7 @@ def write_docs(medians: Medians, peers: list[str], problems: dict[str, str], rep
     text = DOCS.read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    told = f"{date.today()}, {machine()}, {versions(peers)}; {'one run' if repeat == 1 else f'medians of {repeat} runs'}.\n\n"
+    runs = "one run" if repeat == 1 else f"medians of {repeat} runs"
+    told = f"{date.today()}, {machine()}, {versions(peers)}; {runs}.\n\n"
     missing = "".join(f"\nNo result: {cell}: {problem}\n" for cell, problem in problems.items())
     DOCS.write_text(f"{before}{BEGIN}\n\n{told}{markdown(medians, peers)}{missing}\n{END}{after}")
