@@ -57,6 +57,13 @@ _SETTINGS: dict[str, Setting] = {
     "frozen_timeout": Setting(
         "duration", 5.0, "how long a process may be stopped (SIGSTOP) before it counts as dead and is killed"
     ),
+    "host_connect_timeout": Setting(
+        "duration", 10.0, "how long to try to connect with a host before that is an error"
+    ),
+    "host_heartbeat_interval": Setting("duration", 1.5, "how often hosts tell each other that they live"),
+    "host_timeout": Setting(
+        "duration", 5.0, "how long a host may be silent, or its connection broken, before it counts as dead"
+    ),
     "log_window": Setting(
         "duration", 0.2, "how long equal lines of several ranks are held, to show them once"
     ),
@@ -172,6 +179,7 @@ _WITHOUT_EFFECT: dict[str, Setting] = {
 _known = {**_SETTINGS, **_WITHOUT_EFFECT}
 _runtime: dict[str, Any] = {}
 _file: dict[str, Any] | None = None
+_hosts: dict[str, list[str]] = {}
 _environment: dict[str, tuple[str, Any]] = {}
 _lock = threading.RLock()
 
@@ -259,6 +267,12 @@ def get(name: str) -> Any:
     return stored.get(name, setting.default)
 
 
+def hosts(name: str) -> list[str]:
+    """Addresses of the hosts that the file lists under a name; none when it does not have the name."""
+    _from_file()
+    return list(_hosts.get(name, ()))
+
+
 def snapshot() -> dict[str, dict[str, Any]]:
     """What new processes need to have the same settings; their environment they have already."""
     with _lock:
@@ -301,6 +315,8 @@ def _from_file() -> dict[str, Any]:
                     stored = tomllib.load(file)
                 except tomllib.TOMLDecodeError as error:
                     raise ValueError(f"{path} is not TOML: {error}") from None
+        _hosts.clear()
+        _hosts.update(stored.pop("hosts", {}))
         _file = {name: _read(name, value, f"{path}: ") for name, value in stored.items()}
     return _file
 

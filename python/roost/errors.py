@@ -72,6 +72,32 @@ class SpawnError(RuntimeError):
     """Processes or actors could not be started."""
 
 
+class HostError(SpawnError, ConnectionError):
+    """A host cannot be used: it does not listen, does not answer, or is not of this cluster.
+
+    Attributes:
+        address: its address.
+        kind: ``refused``, ``unreachable``, ``silent``, ``stranger`` (another cluster's key), ``protocol``,
+            ``broken`` or ``listen``.
+    """
+
+    def __init__(self, address: str, kind: str, why: str) -> None:
+        super().__init__(f"{_HOST_ERRORS.get(kind, 'cannot use the host')} at {address}: {why}")
+        self.address = address
+        self.kind = kind
+
+
+_HOST_ERRORS = {
+    "refused": "nothing listens",
+    "unreachable": "there is no way to the host",
+    "silent": "the host did not answer",
+    "stranger": "no trust between this program and the host",
+    "protocol": "no roost of this version runs",
+    "broken": "the connection broke with the host",
+    "listen": "cannot listen",
+}
+
+
 class UndeliverableError(RuntimeError):
     """A message was sent to a port whose receiver is gone."""
 

@@ -4,8 +4,10 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Weak;
 
+use crate::id::ProcId;
 use crate::link::Link;
 use crate::region::{BLOCK_MIN_BYTES, Block, Pool, View};
+use crate::route::Node;
 use crate::wire::{Entry, Header, MAX_INLINE_BYTES};
 
 /// One part of a received message.
@@ -34,11 +36,18 @@ pub struct Message {
 pub struct Credit {
     link: Weak<Link>,
     bytes: u64,
+    /// Where the message came from, when that is another host.
+    source: Option<(Weak<Node>, ProcId, u64)>,
 }
 
 impl Credit {
     pub(crate) fn new(link: Weak<Link>, bytes: u64) -> Self {
-        Self { link, bytes }
+        Self { link, bytes, source: None }
+    }
+
+    /// The message came from another host: its sender is told, too.
+    pub(crate) fn came_from(&mut self, node: Weak<Node>, source: ProcId, bytes: u64) {
+        self.source = Some((node, source, bytes));
     }
 }
 
@@ -46,6 +55,11 @@ impl Drop for Credit {
     fn drop(&mut self) {
         if let Some(link) = self.link.upgrade() {
             link.consumed(self.bytes);
+        }
+        if let Some((node, source, bytes)) = self.source.take()
+            && let Some(node) = node.upgrade()
+        {
+            node.consumed(source, bytes);
         }
     }
 }

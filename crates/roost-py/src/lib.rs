@@ -19,6 +19,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<mailbox::Bell>()?;
     module.add_class::<parts::Buffer>()?;
     module.add_function(wrap_pyfunction!(parts::to_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(node::generate_key, module)?)?;
     module.add_function(wrap_pyfunction!(process::detach_process, module)?)?;
     module.add_function(wrap_pyfunction!(process::close_other_fds, module)?)?;
     module.add_function(wrap_pyfunction!(process::set_process_name, module)?)?;

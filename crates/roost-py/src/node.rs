@@ -8,6 +8,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use roost_core::id::ProcId;
+use roost_core::link::address::AddressError;
+use roost_core::link::session::Pulse;
+use roost_core::link::tls;
 use roost_core::mailbox::Mode;
 use roost_core::route;
 use roost_core::wire::Header;
@@ -33,6 +36,23 @@ fn own(fd: i32) -> PyResult<OwnedFd> {
     }
     // SAFETY: the caller hands the descriptor over (`socket.detach()`), nobody else closes it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn seconds(value: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value).map_err(|error| PyValueError::new_err(format!("{value}: {error}")))
+}
+
+fn host_error(error: route::HostsError) -> PyErr {
+    match error {
+        route::HostsError::Address(AddressError::Io(number)) => std::io::Error::from(number).into(),
+        other => PyValueError::new_err(other.to_string()),
+    }
+}
+
+/// A new cluster key, as text.
+#[pyfunction]
+pub fn generate_key() -> PyResult<String> {
+    tls::generate_key().map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 #[pymethods]
@@ -168,6 +188,46 @@ impl Node {
         self.0.publish_obituary(proc(dead), proc(owner), obituary);
     }
 
+    /// Says how this host deals with others (agent only): its name, seconds between signs of life, seconds of
+    /// silence after which a host is dead, seconds to try to connect, and the cluster's key.
+    #[pyo3(signature = (name, beat, dead, patience, key=None))]
+    fn configure_hosts(
+        &self,
+        name: &str,
+        beat: f64,
+        dead: f64,
+        patience: f64,
+        key: Option<&str>,
+    ) -> PyResult<()> {
+        let pulse = Pulse { beat: seconds(beat)?, dead: seconds(dead)? };
+        self.0.configure_hosts(name, pulse, seconds(patience)?, key).map_err(host_error)
+    }
+
+    /// Listens for other hosts (agent only). Returns the address with the port that was chosen.
+    fn listen(&self, address: &str) -> PyResult<String> {
+        self.0.listen(address).map_err(host_error)
+    }
+
+    /// Connects with the host at an address (agent only); a message `dialled` tells how that ended.
+    fn dial(&self, request: u64, address: &str) -> PyResult<()> {
+        self.0.dial(request, address).map_err(host_error)
+    }
+
+    /// Says goodbye to all other hosts behind what is queued for them (agent only).
+    fn leave_hosts(&self, reason: &str) {
+        self.0.leave_hosts(reason);
+    }
+
+    /// The ranks of a mesh live on these hosts (agent, address), `per_host` on each.
+    fn learn(&self, mesh: u64, per_host: u32, hosts: Vec<(u64, String)>) {
+        self.0.learn(mesh, per_host, &hosts);
+    }
+
+    /// A process lives on the host of this agent.
+    fn learn_proc(&self, of: (u64, u32), agent: u64, address: &str) {
+        self.0.learn_proc(proc(of), agent, address);
+    }
+
     /// Waits until all that was sent is written; false when the time is over.
     fn flush(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let end = deadline(Some(timeout))?;
@@ -196,6 +256,9 @@ impl Node {
         dict.set_item("undelivered", stats.undelivered)?;
         dict.set_item("pool_bytes", stats.pool_bytes)?;
         dict.set_item("pool_blocks", stats.pool_blocks)?;
+        let (hosts, guests) = self.0.count_hosts();
+        dict.set_item("hosts", hosts)?;
+        dict.set_item("guests", guests)?;
         Ok(dict)
     }
 

@@ -16,6 +16,7 @@ from roost._shape import Extent, NDSlice, Point, Region, Shape, Slice
 from roost.actor._accumulator import Accumulator
 from roost.actor._actor import Actor
 from roost.actor._actor_mesh import ActorMesh
+from roost.actor._attach import attach_to_workers, hosts_from_config
 from roost.actor._bootstrap import BootstrapCommand, default_bootstrap_cmd
 from roost.actor._channel import Channel, Port
 from roost.actor._client import shutdown_context
@@ -49,10 +50,17 @@ from roost.actor._proc_mesh import (
 from roost.actor._receiver import PortReceiver
 from roost.actor._returns_future import returns_future
 from roost.actor._value_mesh import ValueMesh
+from roost.actor._workers import (
+    WorkerLoop,
+    run_worker_loop_forever,
+    run_worker_loop_until_shutdown,
+    start_worker_loop_forever,
+)
 from roost.errors import (
     ActorError,
     ActorStoppedError,
     DeadlockError,
+    HostError,
     SerializationError,
     SpawnError,
     SupervisionError,
@@ -75,6 +83,7 @@ __all__ = [
     "EndpointProperty",
     "Extent",
     "Future",
+    "HostError",
     "HostMesh",
     "MeshFailure",
     "NDSlice",
@@ -92,7 +101,9 @@ __all__ = [
     "Uid",
     "UndeliverableError",
     "ValueMesh",
+    "WorkerLoop",
     "as_endpoint",
+    "attach_to_workers",
     "concurrent_endpoint",
     "context",
     "current_actor_name",
@@ -102,10 +113,14 @@ __all__ = [
     "endpoint",
     "get_active_proc_meshes",
     "get_or_spawn_controller",
+    "hosts_from_config",
     "register_proc_mesh_spawn_callback",
     "returns_future",
+    "run_worker_loop_forever",
+    "run_worker_loop_until_shutdown",
     "send",
     "shutdown_context",
+    "start_worker_loop_forever",
     "this_host",
     "this_proc",
     "unhandled_fault_hook",

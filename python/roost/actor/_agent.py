@@ -22,6 +22,7 @@ import traceback
 from typing import Any
 
 from roost import _core, config
+from roost.actor._door import Door
 from roost.actor._reports import host_name
 
 OBITUARY = 7
@@ -54,7 +55,7 @@ class Child:
 class Agent:
     """The agent's loop and its children."""
 
-    def __init__(self, me: tuple[int, int], client: tuple[int, int], client_socket: int) -> None:
+    def __init__(self, me: tuple[int, int], client: tuple[int, int] | None, client_socket: int | None) -> None:
         self.me = me
         self.client = client
         self.node = _core.Node(me, None, 64 << 20)
@@ -68,14 +69,16 @@ class Agent:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         self.poller.register(self.wake_read, select.EPOLLIN)
         self.poller.register(self.node.fileno(), select.EPOLLIN)
-        self.node.adopt(client, client_socket)
+        if client is not None and client_socket is not None:
+            self.node.adopt(client, client_socket)
+        self.door = Door(self)
         self.targets: dict[Any, Any] = {}
         self.unloaded = list(_WHEN_IDLE)
         self.next_look = 0.0
         self.oom_kills = count_oom_kills()
 
     def run(self) -> None:
-        """Serves until the client is gone."""
+        """Serves until the client is gone, or the host is told to end."""
         while True:
             self.node.poll()
             # Until there are none: a link that is adopted is read at once, and no event tells of that.
@@ -96,6 +99,10 @@ class Agent:
                     os.read(fd, 4096)
                 elif fd in self.pipes:
                     self.read_pipe(fd)
+                else:
+                    self.door.is_woken_by(fd)
+            if self.door.ending is not None:
+                self.leave(self.door.ending)
 
     def _timeout(self) -> float:
         times = [child.kill_at for child in self.children.values() if child.kill_at is not None]
@@ -107,7 +114,9 @@ class Agent:
         sender = (source[0], source[1])
         if kind == OBITUARY:
             if sender == self.client:
-                self.leave()
+                self.leave("the program has ended")
+            elif sender not in self.by_proc:
+                self.door.ended(sender)
             return
         if meta == b"start":
             self.start(pickle.loads(body, buffers=buffers or ()))
@@ -119,11 +128,14 @@ class Agent:
         elif meta == b"flushed?":
             self.drain_pipes()
             message[4].reply(0, b"")
+        else:
+            self.door.handle(bytes(meta), message)
 
     # -- starting ---------------------------------------------------------------------------------------
 
     def start(self, spec: dict[str, Any]) -> None:
         """Starts the processes of one mesh on this host."""
+        spec = {**self.door.localise(spec), "address": self.door.address}
         sys.path[:] = spec["path"]
         config.inherit(spec["config"])
         for module in spec["preload"]:
@@ -304,15 +316,16 @@ class Agent:
             except (ProcessLookupError, PermissionError):
                 continue
 
-    def leave(self) -> None:
-        """The client is gone: nothing of it stays on this host."""
+    def leave(self, why: str) -> None:
+        """The client is gone, or the host ends: nothing of it stays."""
         for child in list(self.children.values()):
-            self._kill(child, "the program has ended")
+            self._kill(child, why)
         for pid in list(self.children):
             try:
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 continue
+        self.door.say_goodbye(why)
         os._exit(0)
 
 

@@ -27,10 +27,11 @@ class Port(Generic[T]):
             a message is dropped, and counted in a warning.
     """
 
-    __slots__ = ("_address", "_once", "_rank", "_used", "return_undeliverable")
+    __slots__ = ("_address", "_home", "_once", "_rank", "_used", "return_undeliverable")
 
     def __init__(self, address: Any, *, once: bool = False, rank: int | None = None) -> None:
         self._address = address
+        self._home: tuple[int, str] | None = None
         self._once = once
         self._used = False
         self._rank = rank
@@ -85,11 +86,24 @@ class Port(Generic[T]):
         return f"<Port {self._address[2]:x}>"
 
     def __reduce__(self) -> Any:
-        return _rebuild_port, (self._address, self._once, self._rank, self.return_undeliverable)
+        from roost.actor._runtime import runtime
+
+        here = runtime()
+        # The host that the receiver is on, so that a third host finds it.
+        home = self._home or (here.agent[0], here.address)
+        return _rebuild_port, (self._address, self._once, self._rank, self.return_undeliverable, home)
 
 
-def _rebuild_port(address: Any, once: bool, rank: int | None, undeliverable: bool) -> Port[Any]:
+def _rebuild_port(
+    address: Any, once: bool, rank: int | None, undeliverable: bool, home: tuple[int, str]
+) -> Port[Any]:
+    from roost.actor._runtime import runtime
+
     port: Port[Any] = Port(address, once=once, rank=rank)
+    port._home = home
+    here = runtime()
+    if home[0] != here.agent[0]:
+        here.node.learn_proc(address[:2], *home)
     port.return_undeliverable = undeliverable
     return port
 

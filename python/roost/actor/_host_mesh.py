@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from roost._shape import Point
+    from roost.actor._attach import Attachment
 
 _BINDINGS = ("cpunodebind", "membind", "physcpubind", "cpus")
 
@@ -28,13 +29,47 @@ _BINDINGS = ("cpunodebind", "membind", "physcpubind", "cpus")
 class HostMesh(MeshTrait):
     """Hosts, each with an agent that starts processes there."""
 
-    def __init__(self, agents: list[tuple[int, int]], region: Region, *, python: str | None = None) -> None:
-        self._agents = agents
+    def __init__(
+        self,
+        agents: list[tuple[int, int]],
+        region: Region,
+        *,
+        python: str | None = None,
+        addresses: list[str] | None = None,
+        attachment: Attachment | None = None,
+    ) -> None:
+        self._known = agents
         self._region = region
         self._python = python
+        self._addresses = addresses
+        self._attachment = attachment
+        self._is_owned = False
+
+    @property
+    def _agents(self) -> list[tuple[int, int]]:
+        """The agents of all hosts that the ranks of the region count; waits for hosts that are being attached."""
+        if self._attachment is not None:
+            self._known, self._addresses = self._attachment.hosts()
+        return self._known
+
+    def _homes(self) -> list[tuple[int, str]] | None:
+        """Agent and address of each host in the order of ranks; None when it is the caller's own host."""
+        agents = self._agents
+        if self._addresses is None:
+            return None
+        return [(agents[base][0], self._addresses[base]) for base in self._region.ranks()]
 
     def _with_region(self, region: Region) -> HostMesh:
-        return HostMesh(self._agents, region, python=self._python)
+        return HostMesh(
+            self._known,
+            region,
+            python=self._python,
+            addresses=self._addresses,
+            attachment=self._attachment,
+        )
+
+    def _reference(self) -> HostMesh:
+        return self._with_region(self._region)
 
     def spawn_procs(
         self,
@@ -90,16 +125,20 @@ class HostMesh(MeshTrait):
             )
         uid = fresh_id()
         shown = name or f"procs-{uid & 0xFFFF:04x}"
-        mesh = ProcMesh(shown, uid, region, HostMesh(self._agents, self._region, python=self._python))
+        agents = self._agents
+        mesh = ProcMesh(shown, uid, region, self._reference(), per_host=count)
+        mesh._learn(here)
         owned = OwnedProcs(here.node, mesh, here.current_owner(), [])
         mesh._owned = owned
         here.own_procs(owned)
         for number, base in enumerate(self._region.ranks()):
-            agent = self._agents[base]
+            agent = agents[base]
             ranks = list(range(number * count, (number + 1) * count))
             spec = self._spec(here, uid, shown, ranks, extent, proc_bind, bootstrap_command, env)
             body, buffers = dump(spec)
-            here.node.cast(here.node.target(SYSTEM_BOX, [agent]), b"start", body, buffers)
+            if not here.node.cast(here.node.target(SYSTEM_BOX, [agent]), b"start", body, buffers):
+                owned.stop("it could not be started")
+                raise SpawnError(f"host {number} of {self!r} is lost; attach to it again when it is back")
             owned.spawning.append((agent, ranks))
         body, buffers = dump(bootstrap)
         system = here.node.target(SYSTEM_BOX, [(uid, rank) for rank in region.ranks()])
@@ -149,12 +188,14 @@ class HostMesh(MeshTrait):
 
     def with_python_executable(self, python_executable: str) -> HostMesh:
         """The same hosts, where processes run under another interpreter."""
-        return HostMesh(self._agents, self._region, python=python_executable)
+        made = self._reference()
+        made._python = python_executable
+        return made
 
     @property
     def initialized(self) -> Future[bool]:
         """Done when the hosts can be used."""
-        return Future._done(True)
+        return Future._done(True) if self._attachment is None else self._attachment.initialized()
 
     def shutdown(self) -> Future[None]:
         """Ends the hosts' agents and all their processes.
@@ -162,13 +203,15 @@ class HostMesh(MeshTrait):
         Raises:
             RuntimeError: the hosts are not this handle's: a slice, a received handle, or ``this_host()``.
         """
-        raise RuntimeError("cannot shut down a HostMesh that is a reference instead of owned")
+        if not self._is_owned or self._attachment is None:
+            raise RuntimeError("cannot shut down a HostMesh that is a reference instead of owned")
+        return self._attachment.shutdown()
 
     def stop(self) -> Future[None]:
         """Ends what this program runs on the hosts; the hosts stay."""
         from roost.actor._runtime import runtime
 
-        return runtime().stop_on(self._agents)
+        return runtime().stop_on([self._agents[base] for base in self._region.ranks()])
 
     async def __aenter__(self) -> HostMesh:
         return self
@@ -179,7 +222,7 @@ class HostMesh(MeshTrait):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.stop()
+        await (self.shutdown() if self._is_owned else self.stop())
 
     def __repr__(self) -> str:
         return f"<HostMesh {self.extent!r}>"
@@ -191,10 +234,10 @@ class HostMesh(MeshTrait):
         return hash(self._key())
 
     def _key(self) -> Any:
-        return tuple(self._agents), self._region
+        return id(self._attachment) if self._attachment else tuple(self._known), self._region
 
     def __reduce__(self) -> Any:
-        return _rebuild_hosts, (self._agents, self._region, self._python)
+        return _rebuild_hosts, (self._agents, self._region, self._python, self._addresses)
 
 
 launchers: list[Callable[[str, Point, BootstrapCommand | None], BootstrapCommand | None]] = []
@@ -214,8 +257,17 @@ def _ask_launcher(command: Any, name: str, point: Point) -> Any:
         return f"{type(error).__name__}: {error}"
 
 
-def _rebuild_hosts(agents: list[tuple[int, int]], region: Region, python: str | None) -> HostMesh:
-    return HostMesh(agents, region, python=python)
+def _rebuild_hosts(
+    agents: list[tuple[int, int]], region: Region, python: str | None, addresses: list[str] | None
+) -> HostMesh:
+    mesh = HostMesh(agents, region, python=python, addresses=addresses)
+    if addresses is not None:
+        from roost.actor._runtime import runtime
+
+        node = runtime().node
+        for agent, address in mesh._homes() or ():
+            node.learn_proc((agent, 0), agent, address)
+    return mesh
 
 
 def _checked_env(env: Mapping[str, str]) -> dict[str, str]:
@@ -253,4 +305,6 @@ def this_host() -> HostMesh:
     """The host of the caller, as a mesh of one."""
     from roost.actor._runtime import runtime
 
-    return HostMesh([runtime().agent], Region([], Slice(offset=0, sizes=[], strides=[])))
+    here = runtime()
+    region = Region([], Slice(offset=0, sizes=[], strides=[]))
+    return HostMesh([here.agent], region, addresses=[here.address])

@@ -26,16 +26,36 @@ class ProcMesh(MeshTrait):
     """Processes on the hosts of a mesh. Made by :meth:`HostMesh.spawn_procs`; ends with its owner."""
 
     def __init__(
-        self, name: str, uid: int, region: Region, hosts: HostMesh | None, *, owned: Any = None
+        self,
+        name: str,
+        uid: int,
+        region: Region,
+        hosts: HostMesh | None,
+        *,
+        per_host: int = 0,
+        owned: Any = None,
     ) -> None:
         self._name = name
         self._uid = uid
         self._region = region
         self._hosts = hosts
+        self._per_host = per_host
         self._owned = owned
 
     def _with_region(self, region: Region) -> ProcMesh:
-        return ProcMesh(self._name, self._uid, region, self._hosts)
+        return ProcMesh(self._name, self._uid, region, self._hosts, per_host=self._per_host)
+
+    def _learn(self, here: Any) -> None:
+        """Tells the engine where these processes live, so that it finds those of other hosts."""
+        homes = None if self._hosts is None else self._hosts._homes()
+        if homes is None:
+            return
+        if self._per_host:
+            if any(agent != here.agent[0] for agent, _ in homes):
+                here.node.learn(self._uid, self._per_host, homes)
+        else:  # the process of somebody's `this_proc()`
+            for rank in self._region.ranks():
+                here.node.learn_proc((self._uid, rank), *homes[0])
 
     @property
     def name(self) -> str:
@@ -92,7 +112,7 @@ class ProcMesh(MeshTrait):
         return mesh  # type: ignore[return-value]
 
     def _reference(self) -> ProcMesh:
-        return ProcMesh(self._name, self._uid, self._region, self._hosts)
+        return self._with_region(self._region)
 
     @property
     def initialized(self) -> Future[None]:
@@ -166,7 +186,15 @@ class ProcMesh(MeshTrait):
         return hash((self._uid, self._region))
 
     def __reduce__(self) -> Any:
-        return ProcMesh, (self._name, self._uid, self._region, self._hosts)
+        return _rebuild, (self._name, self._uid, self._region, self._hosts, self._per_host)
+
+
+def _rebuild(name: str, uid: int, region: Region, hosts: HostMesh | None, per_host: int) -> ProcMesh:
+    from roost.actor._runtime import runtime
+
+    mesh = ProcMesh(name, uid, region, hosts, per_host=per_host)
+    mesh._learn(runtime())
+    return mesh
 
 
 def register_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], object]) -> None:
@@ -204,4 +232,6 @@ def this_proc() -> ProcMesh:
     here = runtime()
     uid, rank = here.me
     region = Region([], Slice(offset=rank, sizes=[], strides=[]))
-    return ProcMesh(here.proc_name, uid, region, None)
+    from roost.actor._host_mesh import this_host
+
+    return ProcMesh(here.proc_name, uid, region, this_host())

@@ -46,6 +46,8 @@ class Runtime:
     ) -> None:
         self.me = me
         self.agent = agent
+        self.address = ""
+        """Where other hosts find the agent, if it listens."""
         self.root = root
         self.proc_name = name
         self.log_box = log_box

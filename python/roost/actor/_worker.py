@@ -51,6 +51,7 @@ def run(spec: dict[str, Any], rank: int, agent: tuple[int, int], agent_socket: i
         log_box=spec["log_box"],
     )
     runtime.owners[0] = _NoOwner()
+    runtime.address = spec["address"]
     set_runtime(runtime)
     install_worker_streams()
     threading.current_thread().name = "roost-runtime"

@@ -2,8 +2,13 @@
 //! that a stranger could connect to. A sender writes from its own thread; what the socket does not take
 //! waits in a queue that the poller empties. Payload blocks travel by reference (see `region`).
 
+pub mod address;
+pub mod lanes;
 mod poller;
+pub mod session;
 mod socket;
+pub mod tls;
+pub mod trunk;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -27,9 +32,9 @@ pub const HIGH_WATER_BYTES: usize = 16 << 20;
 /// A sender also waits while the peer has more than this in mailboxes that nobody has taken yet.
 pub const WINDOW_BYTES: u64 = 64 << 20;
 /// What a message costs of the window beside its bytes.
-const MESSAGE_BYTES: u64 = 256;
+pub(crate) const MESSAGE_BYTES: u64 = 256;
 /// Taken bytes are reported in portions of this.
-const REPORT_BYTES: u64 = 256 << 10;
+pub(crate) const REPORT_BYTES: u64 = 256 << 10;
 /// Inline payloads up to this size are copied behind their header and sent by one plain write.
 const COPY_BYTES: usize = 16 << 10;
 /// First size of a receive buffer.
@@ -361,7 +366,8 @@ impl Link {
                 self.returned(header.arg, header.call);
                 return Ok(None);
             }
-            Kind::Taken => {
+            // With a receiver it goes on to a process of another host.
+            Kind::Taken if header.dest == ProcId::default() => {
                 self.taken(header.arg);
                 return Ok(None);
             }

@@ -10,7 +10,7 @@ mod pool;
 mod slab;
 
 pub use pool::{Block, Pool, PoolStats};
-pub use slab::{ReleaseSink, SlabMap, View};
+pub use slab::{ReleaseSink, SlabMap, View, keep_from_children};
 
 /// Parts of at least this many bytes travel in blocks between processes of one host.
 pub const BLOCK_MIN_BYTES: usize = 64 << 10;

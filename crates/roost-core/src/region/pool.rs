@@ -21,6 +21,23 @@ pub struct Block {
     pub map: Arc<SlabMap>,
 }
 
+impl Block {
+    /// The bytes of a block that nobody writes to any more.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let Some(start) = self.map.at(self.offset, self.len) else { return &[] };
+        // SAFETY: the block lies in the mapping, which lives as long as self; it was filled before it was handed
+        // on, and is not written to while it is on its way.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.len as usize) }
+    }
+
+    /// Fills a part of a block that was just taken from the pool.
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+        let Some(target) = self.map.at(self.offset + at as u64, bytes.len() as u64) else { return };
+        // SAFETY: nobody else has the block yet, and the range was checked to lie in its slab.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+    }
+}
+
 struct Slab {
     map: Arc<SlabMap>,
     block_bytes: usize,

@@ -3,10 +3,11 @@
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::{Errno, Result};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// A slab's descriptor and its shared mapping.
 pub struct SlabMap {
@@ -21,10 +22,23 @@ unsafe impl Send for SlabMap {}
 // SAFETY: as above.
 unsafe impl Sync for SlabMap {}
 
+/// Whether slabs stay out of processes that this one forks.
+static STAYS_HERE: AtomicBool = AtomicBool::new(false);
+
+/// Slabs that this process maps from now on are not mapped in its children, where they would keep memory from
+/// being given back. For host agents, whose children start anew; what a user's process forks may go on reading.
+pub fn keep_from_children() {
+    STAYS_HERE.store(true, Relaxed);
+}
+
 fn map(fd: &OwnedFd, offset: u64, len: usize, flags: MapFlags) -> Result<NonNull<u8>> {
     // SAFETY: a new mapping at an address that the kernel chooses aliases nothing of this process.
     let pointer =
         unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, offset)? };
+    if STAYS_HERE.load(Relaxed) {
+        // SAFETY: the whole mapping that was just made; contents stay as they are.
+        unsafe { madvise(pointer, len, Advice::LinuxDontFork)? };
+    }
     NonNull::new(pointer.cast()).ok_or(Errno::NOMEM)
 }
 

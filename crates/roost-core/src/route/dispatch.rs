@@ -26,6 +26,9 @@ impl Node {
                 let link = lock(&self.links).get(&event.key).cloned();
                 if let Some(link) = link {
                     link.flush();
+                } else {
+                    self.host_ready(event.key, event.readable, true);
+                    continue;
                 }
             }
             if event.readable {
@@ -38,7 +41,9 @@ impl Node {
         let Some(link) = lock(&self.links).get(&key).cloned() else {
             if let Some((_, bell)) = lock(&self.loops).get(&key) {
                 bell.ring_outside();
+                return;
             }
+            self.host_ready(key, true, false);
             return;
         };
         let end = {
@@ -77,13 +82,21 @@ impl Node {
         }
     }
 
-    fn dispatch(&self, from: ProcId, message: Message) {
+    pub(super) fn dispatch(&self, from: ProcId, message: Message) {
+        let message = match self.agent {
+            Some(agent) if agent == from && message.header.src != from => self.from_afar(agent, message),
+            None if message.header.dest != self.me => match self.forward(message) {
+                Some(message) => message,
+                None => return,
+            },
+            _ => message,
+        };
         match message.header.kind {
             Kind::Cast | Kind::Call | Kind::Cancel => {
                 self.deliver(message);
             }
             Kind::Reply => self.answer(message),
-            Kind::Connect => self.broker(from, message.header.dest),
+            Kind::Connect => self.connect(from, &message),
             Kind::Link => {
                 if let (true, Some(socket)) = (self.agent == Some(from), message.fd) {
                     let _ = self.adopt(message.header.src, socket);
@@ -94,7 +107,8 @@ impl Node {
                     self.bury(message.header.src, &Arc::from(message.part(0)));
                 }
             }
-            Kind::Slab | Kind::Release | Kind::SlabGone | Kind::Taken => {}
+            Kind::Taken => self.peer(message.header.src).taken(message.header.arg, &self.poller),
+            Kind::Slab | Kind::Release | Kind::SlabGone | Kind::Route => {}
         }
     }
 
@@ -208,17 +222,20 @@ impl Node {
     }
 
     /// Makes a link between two processes of this host.
-    fn broker(&self, one: ProcId, other: ProcId) {
+    pub(super) fn broker(&self, one: ProcId, other: ProcId) {
         if self.agent.is_some() {
             return;
         }
         let none = Parts::place(&[], &self.pool, 0);
         let (first, second) = (self.peer(one), self.peer(other));
+        if self.broker_afar(&first, &second) {
+            return;
+        }
         let (Some(to_one), Some(to_other)) = (first.link(), second.link()) else {
             match second.obituary() {
                 Some(obituary) => self.tell_of_death(one, other, &obituary),
                 // A process that its host is about to start: settled when it is there.
-                None => lock(&self.parked).push((Instant::now(), one, other)),
+                None => lock(&self.parked).push((Instant::now() + LIMBO, one, other)),
             }
             return;
         };
@@ -235,11 +252,12 @@ impl Node {
         }
     }
 
-    fn tell_of_death(&self, reader: ProcId, dead: ProcId, obituary: &[u8]) {
+    pub(super) fn tell_of_death(&self, reader: ProcId, dead: ProcId, obituary: &[u8]) {
         let header = Header { kind: Kind::Obituary, src: dead, dest: reader, ..Header::default() };
         let parts = Parts::place(&[obituary], &self.pool, 0);
-        if let Some(link) = self.peer(reader).link() {
-            link.send(&header, &parts, None);
+        let peer = self.peer(reader);
+        if reader != self.me && (peer.link().is_some() || peer.way().is_some()) {
+            let _ = peer.send(&header, &parts);
         }
     }
 
@@ -263,6 +281,7 @@ impl Node {
 
     /// The agent says that a process has ended, to all that were linked with it and to `owner`.
     pub fn publish_obituary(&self, dead: ProcId, owner: ProcId, obituary: &[u8]) {
+        self.drain(dead);
         let mut readers = lock(&self.brokered).remove(&dead).unwrap_or_default();
         readers.insert(owner);
         let asking: Vec<_> = {
@@ -283,21 +302,8 @@ impl Node {
 
     /// A process is gone: what it had sent before still counts, what waits for it ends.
     pub(super) fn bury(&self, dead: ProcId, obituary: &Arc<[u8]>) {
-        let peer = self.peer(dead);
-        let link = peer.link();
-        if let Some(link) = link {
-            let _order = lock(&link.delivering);
-            let mut messages = Vec::new();
-            while link.receive(&mut messages).is_ok() && !messages.is_empty() {
-                for message in messages.drain(..) {
-                    self.dispatch(dead, message);
-                }
-            }
-            for message in messages {
-                self.dispatch(dead, message);
-            }
-        }
-        let (waiting, news) = peer.bury(obituary);
+        self.drain(dead);
+        let (waiting, news) = self.peer(dead).bury(obituary);
         if !news {
             return;
         }
@@ -324,6 +330,21 @@ impl Node {
         self.to_system(Message::of(header, &[obituary]));
     }
 
+    /// Takes what a process that has ended had still sent: that comes before the news of its end.
+    fn drain(&self, dead: ProcId) {
+        let Some(link) = self.peer(dead).link() else { return };
+        let _order = lock(&link.delivering);
+        let mut messages = Vec::new();
+        while link.receive(&mut messages).is_ok() && !messages.is_empty() {
+            for message in messages.drain(..) {
+                self.dispatch(dead, message);
+            }
+        }
+        for message in messages {
+            self.dispatch(dead, message);
+        }
+    }
+
     pub(super) fn mourn(&self, call: &Arc<Call>, index: u32, obituary: &[u8]) {
         let header = Header { kind: Kind::Reply, status: Status::Dead, index, ..Header::default() };
         if call.answer(index, Status::Dead, Message::of(header, &[obituary])) {
@@ -331,7 +352,7 @@ impl Node {
         }
     }
 
-    fn to_system(&self, message: Message) {
+    pub(super) fn to_system(&self, message: Message) {
         let system = lock(&self.boxes).open.get(&SYSTEM_BOX).cloned();
         if let Some(system) = system {
             let _ = system.push(message);
@@ -353,7 +374,7 @@ impl Node {
         let strangers: Vec<_> = {
             let mut parked = lock(&self.parked);
             let (late, rest) =
-                parked.drain(..).partition(|(since, _, _)| now.duration_since(*since) >= LIMBO);
+                parked.drain(..).partition(|(until, _, _)| *until <= now);
             *parked = rest;
             late
         };

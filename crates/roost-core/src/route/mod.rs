@@ -2,18 +2,21 @@
 //! every wait whose other side is gone.
 
 mod dispatch;
+mod far;
+mod hosts;
 mod peer;
 mod wait;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::io::Errno;
 
+pub use hosts::HostsError;
 pub use peer::Target;
 pub use wait::WaitEnd;
 
@@ -44,10 +47,15 @@ pub struct Node {
     forgotten: Mutex<Forgotten>,
     graces: Graces,
     brokered: Mutex<FxHashMap<ProcId, FxHashSet<ProcId>>>,
+    /// Until when, who asks, and for whom.
     parked: Mutex<Vec<(Instant, ProcId, ProcId)>>,
     next_id: AtomicU64,
     last_tick: Mutex<Instant>,
     undelivered: AtomicU64,
+    homes: Mutex<far::Homes>,
+    hosts: Mutex<hosts::Hosts>,
+    has_hosts: AtomicBool,
+    myself: Weak<Self>,
 }
 
 #[derive(Default)]
@@ -120,10 +128,11 @@ impl Node {
     /// # Errors
     /// Out of descriptors.
     pub fn new(me: ProcId, agent: Option<ProcId>, pool_limit_bytes: usize) -> Result<Arc<Self>, Errno> {
-        let node = Self {
+        let poller = Arc::new(Poller::new()?);
+        let node = Arc::new_cyclic(|myself| Self {
             me,
             agent,
-            poller: Arc::new(Poller::new()?),
+            poller,
             pool: Arc::new(Pool::new(pool_limit_bytes)),
             peers: Mutex::default(),
             links: Mutex::default(),
@@ -138,9 +147,13 @@ impl Node {
             next_id: AtomicU64::new(1),
             last_tick: Mutex::new(Instant::now()),
             undelivered: AtomicU64::new(0),
-        };
+            homes: Mutex::default(),
+            hosts: Mutex::default(),
+            has_hosts: AtomicBool::new(false),
+            myself: Weak::clone(myself),
+        });
         node.open_box(SYSTEM_BOX);
-        Ok(Arc::new(node))
+        Ok(node)
     }
 
     /// The poller, for foreign event loops.
@@ -297,9 +310,11 @@ impl Node {
     fn ask_for_link(&self, with: ProcId) {
         match self.agent {
             Some(agent) if agent != with => {
-                let header = Header { kind: Kind::Connect, src: self.me, dest: with, ..Header::default() };
-                let none = Parts::place(&[], &self.pool, 0);
-                if let Err(obituary) = self.post(&self.peer(agent), &header, &none) {
+                let (home, address) = lock(&self.homes).find(with);
+                let header =
+                    Header { kind: Kind::Connect, src: self.me, dest: with, arg: home, ..Header::default() };
+                let parts = Parts::place(&[address.as_bytes()], &self.pool, 0);
+                if let Err(obituary) = self.post(&self.peer(agent), &header, &parts) {
                     self.bury(with, &obituary);
                 }
             }
@@ -357,16 +372,14 @@ impl Node {
     /// Whether a send to this target should wait for queues to drain.
     #[must_use]
     pub fn is_congested(&self, target: &Target) -> bool {
-        target.peers.iter().any(|peer| peer.link().is_some_and(|link| link.is_congested()))
+        target.peers.iter().any(|peer| peer.is_congested())
     }
 
     /// Wakes the calling thread when the queues of this target have gone down.
     pub fn wake_when_drained(&self, target: &Target) {
         let parker = crate::park::Parker::current();
-        for link in target.peers.iter().filter_map(|peer| peer.link()) {
-            if link.is_congested() {
-                link.wake_when_drained(&parker);
-            }
+        for peer in target.peers.iter().filter(|peer| peer.is_congested()) {
+            peer.wake_when_drained(&parker);
         }
     }
 

@@ -1,15 +1,18 @@
-//! What a node knows of another process: not linked yet, linked, or gone.
+//! What a node knows of another process: not linked yet, linked, on another host, or gone.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::id::{BoxId, ProcId};
-use crate::link::{Link, LinkError};
+use crate::link::lanes::Outgoing;
+use crate::link::trunk::Trunk;
+use crate::link::{Link, LinkError, MESSAGE_BYTES, Poller, REPORT_BYTES, WINDOW_BYTES};
 use crate::lock;
 use crate::message::Parts;
-use crate::region::Block;
-use crate::wire::{Entry, Header};
+use crate::park::Parker;
+use crate::region::{Block, Pool};
+use crate::wire::{Entry, Header, Kind};
 
 /// The same mailbox name on a list of processes, in the order of ranks.
 pub struct Target {
@@ -47,6 +50,8 @@ enum State {
         queue: Vec<Waiting>,
     },
     Linked(Arc<Link>),
+    /// On another host.
+    Far(Way),
     /// The link has ended; the agent has not said why.
     Lost {
         since: Instant,
@@ -56,9 +61,36 @@ enum State {
     Dead(Arc<[u8]>),
 }
 
+/// How frames get to a process of another host.
+#[derive(Clone)]
+pub(super) enum Way {
+    /// Through the agent of this host.
+    Agent(Arc<Link>),
+    /// This is the agent.
+    Trunk(Arc<Trunk>, Arc<Pool>),
+}
+
+impl Way {
+    fn send(&self, header: &Header, parts: &Parts<'_>) -> bool {
+        match self {
+            Self::Agent(link) => link.send(header, parts, None),
+            // What a dead session does not take it gives back.
+            Self::Trunk(trunk, pool) => {
+                trunk.send(Outgoing::of_parts(header, parts, Arc::clone(pool)));
+                true
+            }
+        }
+    }
+}
+
 pub(super) struct Peer {
     pub id: ProcId,
     state: Mutex<State>,
+    /// Of a process on another host: bytes that it has not taken yet, and bytes of its own that were taken
+    /// here and not reported yet.
+    waiting_bytes: AtomicU64,
+    taken_bytes: AtomicU64,
+    parked: Mutex<Vec<Arc<Parker>>>,
 }
 
 fn keep(header: &Header, parts: &Parts<'_>) -> Waiting {
@@ -79,7 +111,13 @@ fn send_all(link: &Link, queue: Vec<Waiting>) {
 
 impl Peer {
     pub fn new(id: ProcId) -> Self {
-        Self { id, state: Mutex::new(State::Apart { asked: false, queue: Vec::new() }) }
+        Self {
+            id,
+            state: Mutex::new(State::Apart { asked: false, queue: Vec::new() }),
+            waiting_bytes: AtomicU64::new(0),
+            taken_bytes: AtomicU64::new(0),
+            parked: Mutex::default(),
+        }
     }
 
     /// Sends or queues. True when the caller has to ask for a link.
@@ -102,6 +140,19 @@ impl Peer {
                 }
                 Ok(false)
             }
+            State::Far(way) => {
+                if matches!(header.kind, Kind::Cast | Kind::Call) {
+                    let blocks: u64 = parts.blocks.iter().map(|block| block.len).sum();
+                    let bytes = blocks + parts.inline_bytes() as u64 + MESSAGE_BYTES;
+                    self.waiting_bytes.fetch_add(bytes, SeqCst);
+                }
+                if !way.send(header, parts) {
+                    let queue = vec![keep(header, parts)];
+                    let why = "the connection ended".to_owned();
+                    *state = State::Lost { since: Instant::now(), why, queue };
+                }
+                Ok(false)
+            }
             State::Lost { queue, .. } => {
                 queue.push(keep(header, parts));
                 Ok(false)
@@ -115,7 +166,7 @@ impl Peer {
         let before = std::mem::replace(&mut *state, State::Linked(Arc::clone(&link)));
         match before {
             State::Apart { queue, .. } | State::Lost { queue, .. } => send_all(&link, queue),
-            State::Linked(_) => {}
+            State::Linked(_) | State::Far(_) => {}
             State::Dead(obituary) => *state = State::Dead(obituary),
         }
     }
@@ -124,6 +175,78 @@ impl Peer {
         match &*lock(&self.state) {
             State::Linked(link) => Some(Arc::clone(link)),
             _ => None,
+        }
+    }
+
+    /// The process is on another host: what waited goes this way. False when that was known, or it is dead.
+    pub fn found(&self, way: &Way) -> bool {
+        let mut state = lock(&self.state);
+        let State::Apart { queue, .. } = &mut *state else { return false };
+        for frame in std::mem::take(queue) {
+            let parts = Parts { entries: frame.entries, inline: vec![&frame.inline], blocks: frame.blocks };
+            way.send(&frame.header, &parts);
+        }
+        *state = State::Far(way.clone());
+        true
+    }
+
+    /// The way to a process of another host.
+    pub fn way(&self) -> Option<Way> {
+        match &*lock(&self.state) {
+            State::Far(way) => Some(way.clone()),
+            _ => None,
+        }
+    }
+
+    /// An agent that was lost is back.
+    pub fn revive(&self) {
+        let mut state = lock(&self.state);
+        if matches!(&*state, State::Dead(_)) {
+            *state = State::Apart { asked: false, queue: Vec::new() };
+            self.waiting_bytes.store(0, SeqCst);
+        }
+    }
+
+    /// The peer, on another host, has taken messages from its mailboxes.
+    pub fn taken(&self, bytes: u64, poller: &Poller) {
+        let _ =
+            self.waiting_bytes.fetch_update(SeqCst, SeqCst, |waiting| Some(waiting.saturating_sub(bytes)));
+        for parker in lock(&self.parked).drain(..) {
+            poller.wake(&parker);
+        }
+    }
+
+    /// Messages of the peer, on another host, were taken here. Returns what it has to be told.
+    pub fn consumed(&self, bytes: u64) -> Option<u64> {
+        if self.taken_bytes.fetch_add(bytes, SeqCst) + bytes < REPORT_BYTES {
+            return None;
+        }
+        Some(self.taken_bytes.swap(0, SeqCst)).filter(|taken| *taken > 0)
+    }
+
+    /// Whether a sender should wait before it sends more.
+    pub fn is_congested(&self) -> bool {
+        match &*lock(&self.state) {
+            State::Linked(link) => link.is_congested(),
+            State::Far(way) => {
+                let agent = matches!(way, Way::Agent(link) if link.is_congested());
+                agent || self.waiting_bytes.load(SeqCst) > WINDOW_BYTES
+            }
+            _ => false,
+        }
+    }
+
+    /// Wakes the calling thread when it may send more.
+    pub fn wake_when_drained(&self, parker: &Arc<Parker>) {
+        match &*lock(&self.state) {
+            State::Linked(link) => link.wake_when_drained(parker),
+            State::Far(way) => {
+                if let Way::Agent(link) = way {
+                    link.wake_when_drained(parker);
+                }
+                lock(&self.parked).push(Arc::clone(parker));
+            }
+            _ => {}
         }
     }
 

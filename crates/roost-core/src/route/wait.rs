@@ -149,11 +149,14 @@ impl Node {
         }
         self.graces.expire(now);
         self.expire(now);
+        self.hosts_tick(now);
         let gone = self.pool.trim(now);
         self.announce_gone(&gone);
     }
 
-    fn next_timer(&self) -> Option<Instant> {
-        self.graces.next().map(|due| due + Duration::from_millis(5))
+    /// When there is something to do though nothing comes.
+    pub fn next_timer(&self) -> Option<Instant> {
+        let grace = self.graces.next().map(|due| due + Duration::from_millis(5));
+        [grace, self.hosts_timer()].into_iter().flatten().min()
     }
 }

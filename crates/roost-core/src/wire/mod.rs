@@ -44,6 +44,8 @@ pub enum Kind {
     SlabGone = 10,
     /// So many bytes of messages were taken from their mailboxes.
     Taken = 11,
+    /// The process in `src` is on another host: frames for it go to the agent.
+    Route = 12,
 }
 
 impl Kind {
@@ -60,6 +62,7 @@ impl Kind {
             9 => Self::Release,
             10 => Self::SlabGone,
             11 => Self::Taken,
+            12 => Self::Route,
             _ => return None,
         })
     }

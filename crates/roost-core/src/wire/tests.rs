@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn any_header() -> impl Strategy<Value = Header> {
-    (1u8..=11, any::<[u8; 2]>(), 0u8..=4, any::<[u64; 7]>(), any::<[u32; 3]>()).prop_map(
+    (1u8..=12, any::<[u8; 2]>(), 0u8..=4, any::<[u64; 7]>(), any::<[u32; 3]>()).prop_map(
         |(kind, flags, status, longs, shorts)| Header {
             kind: Kind::from_byte(kind).unwrap_or_default(),
             flags: flags[0],
