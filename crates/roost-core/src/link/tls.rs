@@ -221,3 +221,122 @@ impl Cipher {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> String {
+        generate_key().expect("random numbers")
+    }
+
+    /// Lets both sides talk until neither has anything to say; what each got in plain, or why it stopped.
+    fn talk(
+        dialler: &mut Cipher,
+        acceptor: &mut Cipher,
+        mut meddle: impl FnMut(&mut Vec<u8>),
+    ) -> [Result<Vec<u8>, TlsError>; 2] {
+        let mut ends = [Ok(Vec::new()), Ok(Vec::new())];
+        let mut said = [false, false];
+        for _ in 0..20 {
+            let mut there = Vec::new();
+            if dialler.is_ready() && !std::mem::replace(&mut said[0], true) {
+                dialler.output(b"from the dialler", &mut there);
+            }
+            dialler.output(&[], &mut there);
+            meddle(&mut there);
+            let mut plain = Vec::new();
+            match acceptor.input(&there, &mut plain) {
+                Ok(()) => _ = ends[1].as_mut().map(|all| all.extend(plain)),
+                Err(error) => ends[1] = Err(error),
+            }
+            let mut back = Vec::new();
+            if acceptor.is_ready() && !std::mem::replace(&mut said[1], true) {
+                acceptor.output(b"from the acceptor", &mut back);
+            }
+            acceptor.output(&[], &mut back);
+            let mut plain = Vec::new();
+            match dialler.input(&back, &mut plain) {
+                Ok(()) => _ = ends[0].as_mut().map(|all| all.extend(plain)),
+                Err(error) => ends[0] = Err(error),
+            }
+        }
+        ends
+    }
+
+    fn pair(dialler: &Identity, acceptor: &Identity) -> (Cipher, Cipher) {
+        (Cipher::dial(dialler).expect("fit"), Cipher::accept(acceptor).expect("fit"))
+    }
+
+    #[test]
+    fn hosts_of_one_cluster_understand_each_other() {
+        let key = key();
+        let (one, other) = (Identity::new(&key).expect("a key"), Identity::new(&key).expect("a key"));
+        let (mut dialler, mut acceptor) = pair(&one, &other);
+
+        let [there, back] = talk(&mut dialler, &mut acceptor, |_| {});
+
+        assert_eq!(there.expect("trusted"), b"from the acceptor");
+        assert_eq!(back.expect("trusted"), b"from the dialler");
+    }
+
+    #[test]
+    fn a_host_of_another_cluster_is_a_stranger_and_is_told_nothing() {
+        let (one, other) = (Identity::new(&key()).expect("a key"), Identity::new(&key()).expect("a key"));
+        let (mut dialler, mut acceptor) = pair(&one, &other);
+
+        let [there, back] = talk(&mut dialler, &mut acceptor, |_| {});
+
+        assert!(matches!(there, Err(TlsError::Stranger(_))), "{there:?}");
+        assert!(back.is_err() || back.is_ok_and(|plain| plain.is_empty()));
+        assert!(!acceptor.is_ready());
+    }
+
+    #[test]
+    fn an_acceptor_refuses_a_certificate_that_is_past_its_time() {
+        let key = key();
+        let old = |params: &mut CertificateParams| params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        let (stale, fresh) = (Identity::with(&key, old).expect("a key"), Identity::new(&key).expect("a key"));
+        let (mut dialler, mut acceptor) = pair(&stale, &fresh);
+
+        let [there, back] = talk(&mut dialler, &mut acceptor, |_| {});
+
+        assert!(matches!(back, Err(TlsError::Stranger(_))), "{back:?}");
+        assert!(matches!(there, Err(TlsError::Stranger(_))), "{there:?}");
+    }
+
+    #[test]
+    fn a_byte_that_was_changed_on_the_way_ends_the_connection() {
+        let identity = Identity::new(&key()).expect("a key");
+        let (mut dialler, mut acceptor) = pair(&identity, &identity);
+        let _ = talk(&mut dialler, &mut acceptor, |_| {});
+        let (mut wire, mut plain) = (Vec::new(), Vec::new());
+        dialler.output(b"a message", &mut wire);
+        let last = wire.len() - 1;
+        wire[last] ^= 1;
+
+        assert!(acceptor.input(&wire, &mut plain).is_err());
+        assert!(plain.is_empty());
+    }
+
+    #[test]
+    fn what_was_recorded_cannot_be_used_again() {
+        let identity = Identity::new(&key()).expect("a key");
+        let (mut dialler, mut acceptor) = pair(&identity, &identity);
+        let mut recorded = Vec::new();
+        let _ = talk(&mut dialler, &mut acceptor, |bytes| recorded.extend_from_slice(bytes));
+        let mut again = Cipher::accept(&identity).expect("fit");
+        let mut plain = Vec::new();
+
+        let end = again.input(&recorded, &mut plain);
+
+        assert!(end.is_err(), "the handshake has fresh numbers of the acceptor's in it");
+        assert!(plain.is_empty() && !again.is_ready());
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        assert!(Identity::new("").is_err());
+        assert!(Identity::new("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").is_err());
+    }
+}

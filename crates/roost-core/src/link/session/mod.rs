@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::lanes::{Arrival, CHUNK_BYTES, LaneError, LanesIn, LanesOut, Outgoing};
+use crate::link::lanes::{Arrival, CHUNK_BYTES, LaneError, LanesIn, LanesOut, Outgoing};
 use crate::region::Pool;
 
 /// Version of the protocol between hosts.
@@ -465,3 +465,6 @@ impl Session {
         if self.is_up { dead.min(self.last_said + self.pulse.beat) } else { dead }
     }
 }
+
+#[cfg(test)]
+mod tests;
