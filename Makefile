@@ -89,10 +89,10 @@ test: test-rust test-python
 test-rust:
 	cargo test --quiet --locked -p roost-core
 
-test-python: $(STAMPS)/extension
+test-python: $(STAMPS)/extension $(STAMPS)/examples
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
-test-slow: $(STAMPS)/extension
+test-slow: $(STAMPS)/extension $(STAMPS)/examples
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
 
 lint: lint-python lint-rust

@@ -201,3 +201,13 @@ def test_a_rank_outside_actors_is_zero() -> None:
     port.send(7)
     assert receiver.recv().get(timeout=20) == (0, 7)
     assert current_rank().rank == 0
+
+
+@pytest.mark.slow
+def test_a_sender_whose_messages_nobody_takes_goes_on_after_a_while(procs: ProcMesh) -> None:
+    """More than fits the window of a link: the receiver waits for the sender before it takes anything."""
+    port, receiver = Channel[Any].open()
+    sender = procs.slice(gpus=0).spawn("s", Sender)
+    sender.send_all.call_one(port, [b"x" * (8 << 20)] * 12).get(timeout=60)
+    for _ in range(12):
+        assert len(receiver.recv().get(timeout=20)) == 8 << 20

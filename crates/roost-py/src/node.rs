@@ -270,7 +270,7 @@ impl Node {
 
 impl Node {
     /// Waits while a peer of the target has too much queued. Not forever: two actors that flood each other
-    /// would never take what they have.
+    /// would never take what they have, nor would one that waits for this sender to answer.
     fn relieve(&self, py: Python<'_>, target: &Target) -> PyResult<()> {
         let patience = Instant::now() + PATIENCE;
         while self.0.is_congested(&target.0) && Instant::now() < patience {
@@ -278,6 +278,7 @@ impl Node {
             let step = deadline(Some(0.05))?;
             wait(py, &self.0, step, true, || !self.0.is_congested(&target.0))?;
         }
+        self.0.allow_more(&target.0);
         Ok(())
     }
 }

@@ -49,6 +49,7 @@ from roost.actor._proc_mesh import (
 )
 from roost.actor._receiver import PortReceiver
 from roost.actor._returns_future import returns_future
+from roost.actor._transport import ChannelTransport, enable_transport
 from roost.actor._value_mesh import ValueMesh
 from roost.actor._workers import (
     WorkerLoop,
@@ -77,6 +78,7 @@ __all__ = [
     "ActorStoppedError",
     "BootstrapCommand",
     "Channel",
+    "ChannelTransport",
     "Context",
     "DeadlockError",
     "Endpoint",
@@ -110,6 +112,7 @@ __all__ = [
     "current_rank",
     "current_size",
     "default_bootstrap_cmd",
+    "enable_transport",
     "endpoint",
     "get_active_proc_meshes",
     "get_or_spawn_controller",

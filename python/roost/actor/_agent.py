@@ -55,7 +55,9 @@ class Child:
 class Agent:
     """The agent's loop and its children."""
 
-    def __init__(self, me: tuple[int, int], client: tuple[int, int] | None, client_socket: int | None) -> None:
+    def __init__(
+        self, me: tuple[int, int], client: tuple[int, int] | None, client_socket: int | None
+    ) -> None:
         self.me = me
         self.client = client
         self.node = _core.Node(me, None, 64 << 20)

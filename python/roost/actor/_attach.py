@@ -124,8 +124,8 @@ def attach_to_workers(
 
     Args:
         workers: their addresses, or futures of them.
-        ca: a cluster key other than this user's, as a path or as bytes; ``"trust_all_connections"`` stands for
-            the usual one.
+        ca: a cluster key other than this user's, as a path or as bytes; ``"trust_all_connections"`` stands
+            for the usual one.
         private_key: the key's private half, when ``ca`` has the certificate alone.
         name: for people.
 
@@ -153,16 +153,17 @@ def attach_to_workers(
 def hosts_from_config(name: str) -> HostMesh:
     """The hosts that the configuration file lists under a name.
 
-    The file (``ROOST_CONFIG``, or ``~/.config/roost/config.toml``) has a table ``[hosts]`` of names and lists of
-    addresses. A name that it does not have stands for two local hosts, which end with this program.
+    The file (``ROOST_CONFIG``, or ``~/.config/roost/config.toml``) has a table ``[hosts]`` of names and
+    lists of addresses. A name that it does not have stands for two local hosts, which end with this program.
     """
     from roost import config
+    from roost.actor._transport import fresh_address
     from roost.actor._workers import start_worker_loop_forever
 
     listed = config.hosts(name)
     if listed:
         return attach_to_workers(workers=listed, name=name)
-    started = [start_worker_loop_forever(address="tcp://127.0.0.1:0") for _ in range(2)]
+    started = [start_worker_loop_forever(address=fresh_address()) for _ in range(2)]
     mesh = attach_to_workers(workers=[one.address for one in started], name=name)
     _local.extend(started)
     return mesh

@@ -16,6 +16,7 @@ from roost import config
 from roost.actor._failure import MeshFailure, Obituary, default_fault_hook
 from roost.actor._reports import show_banner
 from roost.actor._runtime import Runtime, fresh_id, runtime_if_started
+from roost.actor._transport import listen_here
 
 if TYPE_CHECKING:
     from roost.actor._future import Future
@@ -257,6 +258,7 @@ def start_client() -> ClientRuntime:
     theirs.close()
     runtime = ClientRuntime(me, agent, pid)
     runtime.start(ours.detach())
+    listen_here(runtime)
     os.register_at_fork(after_in_child=_forget)
     return runtime
 

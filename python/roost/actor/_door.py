@@ -1,4 +1,4 @@
-"""The host agent's door to other hosts: it listens, dials, and looks after programs whose client is elsewhere."""
+"""The host agent's door to other hosts: it listens, dials, and looks after programs from elsewhere."""
 
 from __future__ import annotations
 
@@ -81,6 +81,13 @@ class Door:
         self.open(None, shown(advertised), pulse())
         return advertised
 
+    def try_listen(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Listens; the address, or what stands against it."""
+        try:
+            return {"listening": self.listen(order["bind"], order["advertised"], order["key"])}
+        except (OSError, ValueError) as error:
+            return {"error": str(error)}
+
     def is_woken_by(self, fd: int) -> bool:
         """Whether a descriptor is of the door; answers it."""
         if self.bell is not None and fd == self.bell.fileno():
@@ -102,6 +109,8 @@ class Door:
         elif meta == b"refused":
             source, why = bytes(message[2]).decode().split("\n", 1)
             print(f"roost: refused a connection from {source}: {why}", file=sys.stderr, flush=True)
+        elif meta == b"listen":
+            message[4].reply(0, json.dumps(self.try_listen(json.loads(bytes(message[2])))).encode())
         elif meta == b"shutdown":
             message[4].reply(0, b"")
             self.ending = f"the host was shut down: {bytes(message[2]).decode()}"
@@ -202,11 +211,7 @@ def serve(order: dict[str, Any], control: socket.socket | None) -> None:
     agent = Agent((fresh_id(), 0), None, None)
     door = agent.door
     door.once = order["once"]
-    told: dict[str, Any]
-    try:
-        told = {"listening": door.listen(order["bind"], order["advertised"], order["key"])}
-    except (OSError, ValueError) as error:
-        told = {"error": str(error), "errno": getattr(error, "errno", None)}
+    told = door.try_listen(order)
     if control is not None:
         control.sendall(json.dumps(told).encode() + b"\n")
     elif "error" in told:

@@ -47,7 +47,7 @@ class HostMesh(MeshTrait):
 
     @property
     def _agents(self) -> list[tuple[int, int]]:
-        """The agents of all hosts that the ranks of the region count; waits for hosts that are being attached."""
+        """The agents of all hosts that the ranks of the region count; waits for hosts being attached."""
         if self._attachment is not None:
             self._known, self._addresses = self._attachment.hosts()
         return self._known

@@ -1,7 +1,7 @@
 """The cluster's key: what makes a host one of ours.
 
-It is a file that only its user can read, with the private key and the certificate of an authority that exists for
-this cluster alone. Who has it may run programs on all hosts of the cluster; who has not gets no answer.
+It is a file that only its user can read, with the private key and the certificate of an authority that exists
+for this cluster alone. Who has it may run programs on all hosts of the cluster; who has not gets no answer.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def find_key(addresses: list[str], ca: object = None, private_key: object = None
 
     Args:
         addresses: where this host listens, or what it dials.
-        ca: path or bytes of a cluster key, or of the authority's certificate alone; `TRUST_ALL` and None stand
-            for the usual key.
+        ca: path or bytes of a cluster key, or of the authority's certificate alone; `TRUST_ALL` and None
+            stand for the usual key.
         private_key: path or bytes of the authority's private key, when ``ca`` has the certificate alone.
 
     Raises:

@@ -83,8 +83,7 @@ impl Address {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match self {
             Self::Tcp(address) => {
-                let family =
-                    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+                let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
                 let socket = socket_with(family, SocketType::STREAM, flags, None)?;
                 sockopt::set_socket_reuseaddr(&socket, true)?;
                 bind(&socket, address)?;
@@ -118,8 +117,7 @@ impl Address {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match self {
             Self::Tcp(address) => {
-                let family =
-                    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+                let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
                 let socket = socket_with(family, SocketType::STREAM, flags, None)?;
                 tune(&socket);
                 match connect(&socket, address) {

@@ -216,8 +216,7 @@ impl Arrival {
                 Entry::Block { slab, offset, len } => {
                     let map = blocks.next().map(|block| block.map);
                     let sink = Arc::clone(&self.pool) as Arc<dyn crate::region::ReleaseSink>;
-                    let view =
-                        map.map(|map| crate::region::View::new(map, (slab, offset, len), false, sink));
+                    let view = map.map(|map| crate::region::View::new(map, (slab, offset, len), false, sink));
                     match view {
                         Some(Ok(view)) => Part::View(view),
                         _ => Part::Inline(0..0),

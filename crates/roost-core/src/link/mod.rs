@@ -101,6 +101,8 @@ pub struct Link {
     waiting_bytes: AtomicU64,
     /// Bytes that were taken here and not reported yet.
     taken_bytes: AtomicU64,
+    /// How much more than usual may wait, since senders have run out of patience.
+    allowance: AtomicU64,
     broken: AtomicBool,
     holds: Mutex<FxHashMap<(u64, u64), u32>>,
     myself: Weak<Link>,
@@ -132,6 +134,7 @@ impl Link {
             queued_bytes: AtomicUsize::new(0),
             waiting_bytes: AtomicU64::new(0),
             taken_bytes: AtomicU64::new(0),
+            allowance: AtomicU64::new(0),
             broken: AtomicBool::new(false),
             holds: Mutex::default(),
             myself: myself.clone(),
@@ -147,9 +150,21 @@ impl Link {
     /// Whether a sender should wait before it queues more.
     #[must_use]
     pub fn is_congested(&self) -> bool {
-        let queued = self.queued_bytes.load(SeqCst) > HIGH_WATER_BYTES;
-        let waiting = self.waiting_bytes.load(SeqCst) > WINDOW_BYTES;
+        let allowance = self.allowance.load(SeqCst);
+        let queued = self.queued_bytes.load(SeqCst) as u64 > HIGH_WATER_BYTES as u64 + allowance;
+        let waiting = self.waiting_bytes.load(SeqCst) > WINDOW_BYTES + allowance;
         (queued || waiting) && !self.is_broken()
+    }
+
+    /// A sender has waited in vain: one window more may wait until the peer has taken what it has. Senders
+    /// to a peer that takes nothing are slowed down, and memory grows slowly; they do not stop at each message.
+    pub fn allow_more(&self) {
+        self.allowance.fetch_add(WINDOW_BYTES, SeqCst);
+    }
+
+    fn is_relieved(&self) -> bool {
+        self.queued_bytes.load(SeqCst) <= HIGH_WATER_BYTES / 2
+            && self.waiting_bytes.load(SeqCst) <= WINDOW_BYTES
     }
 
     /// Wakes `parker` when the queue has gone down.
@@ -199,6 +214,9 @@ impl Link {
         // What a peer reports is not trusted to be what it was sent.
         let _ =
             self.waiting_bytes.fetch_update(SeqCst, SeqCst, |waiting| Some(waiting.saturating_sub(bytes)));
+        if self.is_relieved() {
+            self.allowance.store(0, SeqCst);
+        }
         for parker in lock(&self.out).waiting.drain(..) {
             self.poller.wake(&parker);
         }

@@ -190,6 +190,7 @@ pub struct Trunk {
     pub has_been_up: AtomicBool,
     state: Mutex<State>,
     is_dead: AtomicBool,
+    is_leaving: AtomicBool,
 }
 
 impl Trunk {
@@ -206,6 +207,7 @@ impl Trunk {
             has_been_up: AtomicBool::new(false),
             state: Mutex::new(state),
             is_dead: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
         })
     }
 
@@ -338,9 +340,16 @@ impl Trunk {
 
     /// Says goodbye behind what is queued.
     pub fn leave(&self, reason: &str) {
+        self.is_leaving.store(true, SeqCst);
         let mut state = lock(&self.state);
         state.session.leave(reason);
         state.pump(Instant::now());
+    }
+
+    /// Whether this side has said goodbye.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving.load(SeqCst)
     }
 
     /// The host counts as dead: what is queued is dropped; with a reason, the peer is told if it still listens.

@@ -84,7 +84,7 @@ impl Node {
 
     pub(super) fn dispatch(&self, from: ProcId, message: Message) {
         let message = match self.agent {
-            Some(agent) if agent == from && message.header.src != from => self.from_afar(agent, message),
+            Some(agent) if agent == from && message.header.src != from => self.note_origin(agent, message),
             None if message.header.dest != self.me => match self.forward(message) {
                 Some(message) => message,
                 None => return,
@@ -373,8 +373,7 @@ impl Node {
         }
         let strangers: Vec<_> = {
             let mut parked = lock(&self.parked);
-            let (late, rest) =
-                parked.drain(..).partition(|(until, _, _)| *until <= now);
+            let (late, rest) = parked.drain(..).partition(|(until, _, _)| *until <= now);
             *parked = rest;
             late
         };

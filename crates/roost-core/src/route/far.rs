@@ -76,7 +76,7 @@ impl Node {
     }
 
     /// A frame that the agent of this host has passed on: its source is reached that way.
-    pub(super) fn from_afar(&self, agent: ProcId, mut message: Message) -> Message {
+    pub(super) fn note_origin(&self, agent: ProcId, mut message: Message) -> Message {
         let header = &message.header;
         if !matches!(
             header.kind,
@@ -108,10 +108,7 @@ impl Node {
     /// The agent passes on what is for others; gives back what is for itself.
     pub(super) fn forward(&self, message: Message) -> Option<Message> {
         let header = message.header;
-        if !matches!(
-            header.kind,
-            Kind::Cast | Kind::Call | Kind::Reply | Kind::Cancel | Kind::Taken
-        ) {
+        if !matches!(header.kind, Kind::Cast | Kind::Call | Kind::Reply | Kind::Cancel | Kind::Taken) {
             return Some(message);
         }
         let peer = self.peer(header.dest);

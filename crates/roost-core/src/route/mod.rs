@@ -383,6 +383,13 @@ impl Node {
         }
     }
 
+    /// A sender to this target has waited in vain: more may wait from now on.
+    pub fn allow_more(&self, target: &Target) {
+        for peer in target.peers.iter().filter(|peer| peer.is_congested()) {
+            peer.allow_more();
+        }
+    }
+
     fn peer(&self, id: ProcId) -> Arc<Peer> {
         Arc::clone(lock(&self.peers).entry(id).or_insert_with(|| Arc::new(Peer::new(id))))
     }

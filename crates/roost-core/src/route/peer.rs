@@ -90,6 +90,8 @@ pub(super) struct Peer {
     /// here and not reported yet.
     waiting_bytes: AtomicU64,
     taken_bytes: AtomicU64,
+    /// How much more than usual may wait, since senders have run out of patience.
+    allowance: AtomicU64,
     parked: Mutex<Vec<Arc<Parker>>>,
 }
 
@@ -116,6 +118,7 @@ impl Peer {
             state: Mutex::new(State::Apart { asked: false, queue: Vec::new() }),
             waiting_bytes: AtomicU64::new(0),
             taken_bytes: AtomicU64::new(0),
+            allowance: AtomicU64::new(0),
             parked: Mutex::default(),
         }
     }
@@ -209,8 +212,11 @@ impl Peer {
 
     /// The peer, on another host, has taken messages from its mailboxes.
     pub fn taken(&self, bytes: u64, poller: &Poller) {
-        let _ =
+        let before =
             self.waiting_bytes.fetch_update(SeqCst, SeqCst, |waiting| Some(waiting.saturating_sub(bytes)));
+        if before.unwrap_or(0).saturating_sub(bytes) <= WINDOW_BYTES {
+            self.allowance.store(0, SeqCst);
+        }
         for parker in lock(&self.parked).drain(..) {
             poller.wake(&parker);
         }
@@ -230,9 +236,25 @@ impl Peer {
             State::Linked(link) => link.is_congested(),
             State::Far(way) => {
                 let agent = matches!(way, Way::Agent(link) if link.is_congested());
-                agent || self.waiting_bytes.load(SeqCst) > WINDOW_BYTES
+                agent || self.waiting_bytes.load(SeqCst) > WINDOW_BYTES + self.allowance.load(SeqCst)
             }
             _ => false,
+        }
+    }
+
+    /// A sender has waited in vain; see [`Link::allow_more`].
+    pub fn allow_more(&self) {
+        match &*lock(&self.state) {
+            State::Linked(link) => link.allow_more(),
+            State::Far(way) => {
+                if let Way::Agent(link) = way
+                    && link.is_congested()
+                {
+                    link.allow_more();
+                }
+                self.allowance.fetch_add(WINDOW_BYTES, SeqCst);
+            }
+            _ => {}
         }
     }
 

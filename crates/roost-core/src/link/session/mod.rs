@@ -144,9 +144,14 @@ fn parse(bytes: &[u8]) -> Result<Option<Record<'_>>, SessionError> {
         return Err(SessionError::Oversized(len));
     }
     let (lane, number, ack) = (u32_at(head, 8), u64_at(head, 16), u64_at(head, 24));
-    Ok(bytes
-        .get(RECORD_BYTES..RECORD_BYTES + len)
-        .map(|rest| Record { kind, flag: head[1] != 0, lane, number, ack, rest }))
+    Ok(bytes.get(RECORD_BYTES..RECORD_BYTES + len).map(|rest| Record {
+        kind,
+        flag: head[1] != 0,
+        lane,
+        number,
+        ack,
+        rest,
+    }))
 }
 
 impl Hello {
@@ -354,12 +359,7 @@ impl Session {
     ///
     /// # Errors
     /// The session has ended: the peer has said goodbye, or nonsense.
-    pub fn input(
-        &mut self,
-        bytes: &[u8],
-        now: Instant,
-        into: &mut Vec<Arrival>,
-    ) -> Result<(), SessionError> {
+    pub fn input(&mut self, bytes: &[u8], now: Instant, into: &mut Vec<Arrival>) -> Result<(), SessionError> {
         if !bytes.is_empty() {
             self.last_heard = now;
         }

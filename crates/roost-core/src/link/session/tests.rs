@@ -38,13 +38,8 @@ impl Side {
         let number = self.sent.iter().filter(|(other, _, _)| *other == lane).count() as u64;
         let bytes: Vec<Vec<u8>> = sizes.iter().map(|len| content(lane, number, *len)).collect();
         let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
-        let header = Header {
-            kind: Kind::Cast,
-            src: proc(lane),
-            dest: proc(1000),
-            call: number,
-            ..Header::default()
-        };
+        let header =
+            Header { kind: Kind::Cast, src: proc(lane), dest: proc(1000), call: number, ..Header::default() };
         let parts = Parts::place(&slices, &self.pool, 1);
         self.session.send(Outgoing::of_parts(&header, &parts, Arc::clone(&self.pool)));
         self.sent.push((lane, number, sizes.to_vec()));
@@ -148,7 +143,8 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let size = prop_oneof![4 => 0usize..200, 1 => BLOCK_MIN_BYTES - 2..BLOCK_MIN_BYTES + 2, 1 => 0usize..400_000];
+    let size =
+        prop_oneof![4 => 0usize..200, 1 => BLOCK_MIN_BYTES - 2..BLOCK_MIN_BYTES + 2, 1 => 0usize..400_000];
     prop_oneof![
         5 => (0usize..2, 0u32..5, prop::collection::vec(size, 0..4)).prop_map(|(a, b, c)| Step::Send(a, b, c)),
         6 => (0usize..2, 0usize..200_000, 1usize..100_000).prop_map(|(a, b, c)| Step::Carry(a, b, c)),

@@ -208,13 +208,7 @@ impl Node {
                     if let Some(before) = before {
                         hosts.end(&before, "has begun anew", None, outcomes);
                     }
-                    Trunk::new(
-                        hello.agent,
-                        hello.session,
-                        &hello.name,
-                        hosts.pulse,
-                        Arc::clone(&self.pool),
-                    )
+                    Trunk::new(hello.agent, hello.session, &hello.name, hosts.pulse, Arc::clone(&self.pool))
                 }
             }
         };

@@ -339,4 +339,3 @@ impl Node {
         due.map(|due| due + Duration::from_millis(5))
     }
 }
-

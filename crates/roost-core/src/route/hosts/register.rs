@@ -27,7 +27,13 @@ impl Hosts {
         self.dials.insert(id, dial);
     }
 
-    pub(super) fn guest_failed(&mut self, guest: Guest, kind: &'static str, why: String, outcomes: &mut Vec<Outcome>) {
+    pub(super) fn guest_failed(
+        &mut self,
+        guest: Guest,
+        kind: &'static str,
+        why: String,
+        outcomes: &mut Vec<Outcome>,
+    ) {
         self.order.retain(|other| *other != guest.transport.key);
         match guest.dial {
             Some(id) => self.dial_failed(id, kind, why, outcomes),
@@ -35,7 +41,13 @@ impl Hosts {
         }
     }
 
-    pub(super) fn dial_failed(&mut self, id: u64, kind: &'static str, why: String, outcomes: &mut Vec<Outcome>) {
+    pub(super) fn dial_failed(
+        &mut self,
+        id: u64,
+        kind: &'static str,
+        why: String,
+        outcomes: &mut Vec<Outcome>,
+    ) {
         let now = Instant::now();
         let Some(dial) = self.dials.get_mut(&id) else { return };
         dial.guest = None;
@@ -127,6 +139,7 @@ impl Hosts {
                 };
                 self.end(&trunk, &error.to_string(), told.as_deref(), outcomes);
             }
+            Err(_) if trunk.is_leaving() => self.end(&trunk, "was left", None, outcomes),
             Err(_) => {
                 // The session lives on; whoever has dialled it dials again.
                 self.carried.remove(&key);
@@ -157,7 +170,13 @@ impl Hosts {
     }
 
     /// A session has ended, for good.
-    pub(super) fn end(&mut self, trunk: &Arc<Trunk>, why: &str, told: Option<&str>, outcomes: &mut Vec<Outcome>) {
+    pub(super) fn end(
+        &mut self,
+        trunk: &Arc<Trunk>,
+        why: &str,
+        told: Option<&str>,
+        outcomes: &mut Vec<Outcome>,
+    ) {
         if trunk.is_dead() {
             return;
         }
