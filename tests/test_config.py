@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -96,6 +97,27 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOST_TAIL_LOG_LINES", "many")
     with pytest.raises(TypeError, match="ROOST_TAIL_LOG_LINES"):
         config.get("tail_log_lines")
+
+
+@pytest.mark.parametrize("name", sorted(config.get_global_config()))
+def test_check_finds_each_setting_that_is_wrong(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.check()
+    monkeypatch.setenv(f"ROOST_{name.upper()}", "-1 parsecs")
+    with contextlib.suppress(TypeError):
+        config.get(name)
+        return  # a text: anything will do
+    with pytest.raises(TypeError, match=f"ROOST_{name.upper()}"):
+        config.check()
+
+
+@pytest.mark.parametrize("name", ["LOG_WINDOW", "ENABLE_LOG_FORWARDING", "PREFIX_WITH_RANK"])
+def test_a_program_with_a_wrong_setting_says_so_and_does_not_start(name: str) -> None:
+    code = "from roost.actor import this_host; this_host().spawn_procs({'gpus': 1}); print('started')"
+    env = {**os.environ, f"ROOST_{name}": "soon"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "started" not in done.stdout
+    assert f"TypeError: ROOST_{name}" in done.stderr
 
 
 def test_what_programs_of_others_set_is_accepted_and_says_so() -> None:

@@ -267,6 +267,17 @@ def get(name: str) -> Any:
     return stored.get(name, setting.default)
 
 
+def check() -> None:
+    """Reads every setting, so that a wrong one is known when a program starts and not in some thread later.
+
+    Raises:
+        TypeError: a setting in the environment or the file is not what it should be; the text says which.
+        ValueError: the file is not TOML, or has a setting that there is not.
+    """
+    for name in _known:
+        get(name)
+
+
 def hosts(name: str) -> list[str]:
     """Addresses of the hosts that the file lists under a name; none when it does not have the name."""
     _from_file()

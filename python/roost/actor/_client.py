@@ -242,7 +242,12 @@ def _occupy_standard_streams() -> None:
 
 
 def start_client() -> ClientRuntime:
-    """Starts the host agent as a child process, and the runtime of this program."""
+    """Starts the host agent as a child process, and the runtime of this program.
+
+    Raises:
+        TypeError, ValueError: a setting is wrong, see `config.check`; nothing has been started then.
+    """
+    config.check()
     _occupy_standard_streams()
     ours, theirs = socket.socketpair()
     me, agent = (fresh_id(), 0), (fresh_id(), 0)
