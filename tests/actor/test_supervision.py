@@ -330,3 +330,30 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_as_such(
     with pytest.raises(SupervisionError, match="lack of memory"):
         hungry.eat.call_one().get(timeout=30)
     procs.stop().get(timeout=20)
+
+
+@pytest.mark.parametrize("how", ["abort", "kill"])
+def test_choose_leaves_out_ranks_that_have_failed(failures: list[MeshFailure], how: str) -> None:
+    procs = this_host().spawn_procs({"gpus": 3})
+    mortals = procs.spawn("mortals", Mortal)
+    with pytest.raises(SupervisionError):
+        if how == "abort":  # the actor alone fails, its process lives
+            mortals.slice(gpus=1).abort.call_one("tired").get()
+            mortals.slice(gpus=1).ping.call_one().get()
+        else:
+            mortals.slice(gpus=1).die.call_one("kill").get()
+    lost = 0
+    for _ in range(100):
+        try:
+            assert mortals.ping.choose().get() == "pong"
+        except SupervisionError:
+            lost += 1
+    assert lost <= 2, "the first call finds out, or the next; those after them go to others"
+    for rank in (0, 2):
+        with contextlib.suppress(SupervisionError):
+            mortals.slice(gpus=rank).die.call_one("kill").get()
+    for _ in range(5):  # with all of them gone it is an error, and no wait
+        with pytest.raises(SupervisionError):
+            mortals.ping.choose().get(timeout=30)
+    assert {failure.mesh_name for failure in failures} == {"mortals"}
+    procs.stop().get()

@@ -92,12 +92,21 @@ class ActorMesh(MeshTrait, Generic[A]):
         """Of two ranks picked at random the one with fewer calls under way, and its target.
 
         Two choices do nearly as well as looking at all (Mitzenmacher, "The Power of Two Choices", 2001).
+        Ranks that are known to have failed are left out while there are others: their answers come at once, so
+        that they would always be the least busy ones.
         """
         import random
 
-        ranks = random.sample(range(len(self)), min(2, len(self)))
+        failed = self.__dict__.get("_failed")
+        able = [rank for rank in range(len(self)) if rank not in failed] if failed else None
+        among = able or range(len(self))
+        ranks = random.sample(among, min(2, len(among)))
         rank = min(ranks, key=lambda rank: self._rank_target(rank).in_flight)
         return self._rank_target(rank), rank
+
+    def _note_failed(self, rank: int) -> None:
+        """One of this mesh's ranks has answered that it has failed."""
+        self.__dict__.setdefault("_failed", set()).add(rank)
 
     def _before_send(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """For tensors: makes the arguments ready to be sent to this mesh."""

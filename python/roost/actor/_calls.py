@@ -125,7 +125,10 @@ class CallSource(Source):
         _, status, body, buffers = answers[0]
         if status == OK:
             return load(body, buffers)
-        raise error_of(self._endpoint, self._rank, status, body, buffers)
+        error = error_of(self._endpoint, self._rank, status, body, buffers)
+        if isinstance(error, SupervisionError):
+            self._endpoint._mesh._note_failed(self._rank)
+        raise error
 
     def _missing(self) -> Exception:
         endpoint, late = self._endpoint, self._ranks()
