@@ -92,8 +92,8 @@ class ActorMesh(MeshTrait, Generic[A]):
         """Of two ranks picked at random the one with fewer calls under way, and its target.
 
         Two choices do nearly as well as looking at all (Mitzenmacher, "The Power of Two Choices", 2001).
-        Ranks that are known to have failed are left out while there are others: their answers come at once, so
-        that they would always be the least busy ones.
+        Ranks that are known to have failed are left out while there are others: their answers come at once,
+        so that they would always be the least busy ones.
         """
         import random
 
