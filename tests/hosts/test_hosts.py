@@ -264,6 +264,7 @@ def test_a_command_that_is_not_there_fails_the_spawn(hosts: HostMesh, failures: 
 
     with pytest.raises(SpawnError, match="could not be started"):
         procs.initialized.get(timeout=30)
+    eventually(lambda: {failure.rank for failure in failures} == {0, 1})
     procs.stop().get(timeout=30)
 
 
