@@ -1,6 +1,7 @@
 """Distributed programming in one ordinary Python program.
 
 Hosts, processes and actors are N-dimensional meshes: see `roost.actor`. Settings: `roost.config`.
+Distributed tensors: `roost.tensor`, which needs torch and is imported on first use.
 """
 
 from __future__ import annotations
@@ -17,17 +18,33 @@ if TYPE_CHECKING:
         get_global_config,
         get_runtime_config,
     )
+    from roost.tensor import (
+        Tensor,
+        fetch_all,
+        fetch_shard,
+        get_active_mesh,
+        inspect,
+        no_mesh,
+        show,
+    )
 
 __all__ = [
     "Extent",
     "Future",
     "NDSlice",
     "Shape",
+    "Tensor",
     "clear_runtime_config",
     "configure",
     "configured",
+    "fetch_all",
+    "fetch_shard",
+    "get_active_mesh",
     "get_global_config",
     "get_runtime_config",
+    "inspect",
+    "no_mesh",
+    "show",
 ]
 
 _HOMES = {
@@ -39,6 +56,15 @@ _HOMES = {
         "configured",
         "get_global_config",
         "get_runtime_config",
+    ),
+    "roost.tensor": (
+        "Tensor",
+        "fetch_all",
+        "fetch_shard",
+        "get_active_mesh",
+        "inspect",
+        "no_mesh",
+        "show",
     ),
 }
 

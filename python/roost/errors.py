@@ -5,7 +5,10 @@
     │   └── ActorStoppedError   it was stopped on purpose
     ├── DeadlockError           a wait that could never end
     ├── SpawnError              processes or actors could not be started
+    ├── NotOnControllerError    the values of a distributed tensor were asked for without a fetch
     └── UndeliverableError      a port's receiver is gone
+    ValueError
+    └── MixedTensorsError       an operator got tensors that live in different places
     Exception
     └── ActorError              an endpoint raised; also an instance of the type it raised
     TypeError
@@ -27,6 +30,8 @@ __all__ = [
     "ActorError",
     "ActorStoppedError",
     "DeadlockError",
+    "MixedTensorsError",
+    "NotOnControllerError",
     "RemoteException",
     "SerializationError",
     "SpawnError",
@@ -96,6 +101,17 @@ _HOST_ERRORS = {
     "broken": "the connection broke with the host",
     "listen": "cannot listen",
 }
+
+
+class NotOnControllerError(RuntimeError):
+    """The values of a distributed tensor were asked for where only its shape is known; fetch them."""
+
+
+class MixedTensorsError(ValueError):
+    """An operator got tensors that live in different places; the message says which and what to do.
+
+    Not a TypeError: ``a + b`` turns one into "unsupported operand", and what to do would be lost.
+    """
 
 
 class UndeliverableError(RuntimeError):

@@ -13,6 +13,7 @@ from roost.actor._serialize import dump
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from roost.actor._host_mesh import HostMesh
@@ -110,6 +111,40 @@ class ProcMesh(MeshTrait):
         mesh.__dict__["_owned"] = owned
         here.own_actors(owned)
         return mesh  # type: ignore[return-value]
+
+    def activate(self) -> AbstractContextManager[ProcMesh]:
+        """While this is open, torch operators of this thread run on these processes.
+
+        Tensors that are made in the block have one shard on each process; operators on them run there, also
+        after the block. Needs torch.
+
+        Example:
+            >>> import torch
+            >>> from roost import fetch_shard
+            >>> from roost.actor import this_host
+            >>> procs = this_host().spawn_procs({"gpus": 2})
+            >>> with procs.activate():
+            ...     total = torch.ones(2, 2) @ torch.ones(2, 2)
+            >>> fetch_shard(total).get().tolist()
+            [[2.0, 2.0], [2.0, 2.0]]
+        """
+        from roost.tensor import activate
+
+        return activate(self)
+
+    def rank_tensor(self, dim: str) -> Any:
+        """A distributed tensor that holds, on each process, its index along a dimension.
+
+        Raises:
+            UnknownDimensionError: the mesh has no such dimension.
+        """
+        return self.rank_tensors()[dim] if dim in self.sizes else self.size(dim)
+
+    def rank_tensors(self) -> dict[str, Any]:
+        """`rank_tensor` of every dimension."""
+        from roost.tensor import rank_tensors
+
+        return rank_tensors(self)
 
     def _reference(self) -> ProcMesh:
         return self._with_region(self._region)
