@@ -327,7 +327,7 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_as_such(
     procs = this_host().spawn_procs({"gpus": 1})
     hungry = procs.spawn("hungry", Hungry).slice(gpus=0)
     (small_cgroup / "cgroup.procs").write_text(str(hungry.pid.call_one().get(timeout=20)))
-    with pytest.raises(SupervisionError, match="lack of memory"):
+    with pytest.raises(SupervisionError, match=r"lack of memory \(limit 100 MiB\)"):
         hungry.eat.call_one().get(timeout=30)
     procs.stop().get(timeout=20)
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from roost import _core, config
 from roost.actor._door import Door
+from roost.actor._memory import MemoryWatch
 from roost.actor._reports import host_name
 
 OBITUARY = 7
@@ -77,7 +78,7 @@ class Agent:
         self.targets: dict[Any, Any] = {}
         self.unloaded = list(_WHEN_IDLE)
         self.next_look = 0.0
-        self.oom_kills = count_oom_kills()
+        self.memory = MemoryWatch()
 
     def run(self) -> None:
         """Serves until the client is gone, or the host is told to end."""
@@ -259,11 +260,10 @@ class Agent:
         if os.WIFSIGNALED(status):
             told["signal"] = os.WTERMSIG(status)
             if told["signal"] == signal.SIGKILL and not child.killed:
-                before, self.oom_kills = self.oom_kills, count_oom_kills()
-                if self.oom_kills > before:
-                    child.killed = "the kernel killed a process for lack of memory"
+                child.killed = self.memory.verdict(child.pid)
         else:
             told["exit_code"] = os.WEXITSTATUS(status)
+        self.memory.forget(child.pid)
         told["stderr_tail"] = child.tail.decode(errors="replace")
         told["why"] = child.killed
         if child.stopping is not None and (child.killed or told.get("exit_code") == 0):
@@ -297,6 +297,7 @@ class Agent:
         self.next_look = now + _LOOK_EVERY_S
         patience_s, limit_s = config.get("mesh_proc_spawn_max_idle"), config.get("frozen_timeout")
         for child in list(self.children.values()):
+            self.memory.look(child.pid)
             if not child.is_there and now - child.started >= patience_s:
                 why = f"it had not reported {patience_s:g} s after its start, and was killed"
                 self._kill(child, why, wanted=False)
@@ -338,15 +339,6 @@ def is_frozen(pid: int) -> bool:
             return file.read().rpartition(b")")[2].split()[0] == b"T"
     except OSError:
         return False
-
-
-def count_oom_kills() -> int:
-    """How many processes the kernel has killed for lack of memory since it started, in any cgroup."""
-    try:
-        with open("/proc/vmstat") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
-    except OSError:
-        return 0
 
 
 def _become_worker(
